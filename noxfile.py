@@ -1,0 +1,155 @@
+"""The sessions of ``python dev.py SESSION``."""
+
+import hashlib
+import shutil
+import stat
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).resolve().parent
+FORKS = ROOT / ".cache" / "forks"
+VERSION = "2.6.6"  # the newest release of Lightning that has patches
+LINE = "2.6"
+PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+# For sessions that start processes of their own: nox would kill them 0.5 s after a Ctrl+C, and orphan those
+TIME_TO_END = 30.0
+
+nox.options.default_venv_backend = "virtualenv"  # with pip, which the demo needs and which follows the user's settings
+nox.options.reuse_venv = "yes"
+nox.options.error_on_external_run = True
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, types, spelling and workflows; arguments go to pre-commit (Python 3.11 or newer)."""
+    install(session, "tools", *group("lint"))
+    session.run("pre-commit", "run", "--all-files", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests, all but the matrix; arguments go to pytest."""
+    install_patched(session)
+    session.run("pytest", *session.posargs, interrupt_timeout=TIME_TO_END)
+
+
+@nox.session
+def matrix(session: nox.Session) -> None:
+    """Run the full product of the settings that the tests take in pairs (takes hours); arguments go to pytest."""
+    install_patched(session)
+    arguments = session.posargs or ["-k", "trains_with_workers"]
+    session.run("pytest", *arguments, env={"PL_RUN_LAUNCH_MATRIX": "1"}, interrupt_timeout=TIME_TO_END)
+
+
+@nox.session
+def verify(session: nox.Session) -> None:
+    """Prove that the patches apply, import and match src/ and tests/; the argument is a release line."""
+    install_patched(session)
+    session.run("lightning-windows-ddp", "verify", *session.posargs, interrupt_timeout=TIME_TO_END)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Show the failure of #17777 before and its absence after; --json FILE writes the figures, too."""
+    install(session, "package", "--editable", str(ROOT))
+    pristine, patched = make_fork(session, "pristine"), make_fork(session, hash_patches())
+    # The demo itself swaps one fork for the other
+    install(session, "lightning", *group("demo"), "--editable", str(pristine))
+    with session.chdir(session.invoked_from):
+        session.run(
+            "python",
+            str(ROOT / "examples" / "demo.py"),
+            "--pristine",
+            str(pristine),
+            "--patched",
+            str(patched),
+            *session.posargs,
+            interrupt_timeout=TIME_TO_END,
+        )
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure how fast workers start, with and without the patches."""
+    install(session, "package", "--editable", str(ROOT))
+    pristine, patched = make_fork(session, "pristine"), make_fork(session, hash_patches())
+    install(session, "lightning", *group("bench"), "--editable", str(patched))
+    session.run(
+        "python",
+        "benchmarks/worker_start.py",
+        str(pristine),
+        str(patched),
+        *session.posargs,
+        interrupt_timeout=TIME_TO_END,
+    )
+
+
+def install_patched(session: nox.Session) -> None:
+    """Install this package, the patched Lightning and what the tests need."""
+    install(session, "package", "--editable", str(ROOT))
+    patched = make_fork(session, hash_patches())
+    install(session, "lightning", *group("tests"), "--editable", str(patched))
+
+
+def group(name: str) -> tuple[str, ...]:
+    """Return the pinned requirements of a dependency group."""
+    return nox.project.dependency_groups(PYPROJECT, name)
+
+
+def install(session: nox.Session, what: str, *arguments: str) -> None:
+    """Install with pip, unless the same was installed before: that is what lets a second run start at once.
+
+    Args:
+        session: The session whose environment to install in.
+        what: The name of this part of the environment. Another installation under the same name replaces it.
+        *arguments: The arguments for pip.
+
+    """
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    wanted = hashlib.sha256("\0".join([*arguments, project]).encode()).hexdigest()
+    stamp = Path(session.virtualenv.location) / f"{what}.installed"
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
+        return
+    stamp.unlink(missing_ok=True)
+    session.install(*arguments)
+    stamp.write_text(wanted, encoding="utf-8")
+
+
+def make_fork(session: nox.Session, variant: str) -> Path:
+    """Make a fork of Lightning with the command line, unless it is there.
+
+    Args:
+        session: A session that has this package installed.
+        variant: ``pristine``, or the hash of the patches that the fork has. Forks with other patches are removed.
+
+    Returns:
+        The fork's folder.
+
+    """
+    fork = FORKS / f"{VERSION}-{variant}"
+    if not fork.is_dir():
+        options = ["--pristine"] if variant == "pristine" else []
+        session.run("lightning-windows-ddp", "fork", VERSION, str(fork), *options, interrupt_timeout=TIME_TO_END)
+        # Where PYTHONDONTWRITEBYTECODE is set, each of many processes would compile it again
+        session.run("python", "-m", "compileall", "-q", str(fork / "src"), silent=True)
+    for other in FORKS.iterdir():
+        if other.name not in (f"{VERSION}-pristine", f"{VERSION}-{hash_patches()}"):
+            remove(other)
+    return fork
+
+
+def hash_patches() -> str:
+    """Return a short hash of the patches."""
+    digest = hashlib.sha256()
+    for file in sorted((ROOT / "patches" / LINE).iterdir()):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder, read-only files included: git makes such, and Windows keeps them."""
+    for file in folder.rglob("*"):
+        if not file.is_symlink():
+            file.chmod(file.stat().st_mode | stat.S_IWRITE)
+    shutil.rmtree(folder)

@@ -1,0 +1,129 @@
+"""Parse the command line, call what was asked for, print what came out. Nothing else is done here."""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightning_windows_ddp._errors import Stopped, ToolError
+from lightning_windows_ddp._export import export
+from lightning_windows_ddp._fork import fork
+from lightning_windows_ddp._verify import format_results, verify
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: The arguments; those of the process by default.
+
+    Returns:
+        The exit status: 0 if all is well, 1 if `verify` found a failure, 2 if the command could not be carried out,
+        128 and the number of the signal if it was interrupted.
+
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a path may hold letters that a Windows console lacks
+    arguments = _parser().parse_args(argv)
+    try:
+        status: int = arguments.command(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # the reader of a pipe (`| head`) has gone; keep the interpreter from failing at its last flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except ToolError as error:
+        return _fail(str(error), 2)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"The system refused an operation on a file: {where}{error.strerror}. Mend that and run again.", 2)
+    except KeyboardInterrupt:
+        return _fail("Interrupted.", 130)
+    except Stopped as stopped:
+        return _fail("Stopped.", 128 + stopped.signum)
+
+
+def _fork(arguments: argparse.Namespace) -> int:
+    destination = arguments.destination or Path(f"lightning-{arguments.version}")
+    made = fork(arguments.version, destination, pristine=arguments.pristine, report=_report)
+    kind = "pristine" if arguments.pristine else "patched"
+    print(f"{destination} holds lightning {arguments.version}, {kind}. Install it with:")
+    command = ["pip", "install", "-e", str(made)]
+    print("  " + (subprocess.list2cmdline(command) if os.name == "nt" else shlex.join(command)))
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    result = export(arguments.fork, arguments.to, report=_report)
+    for name in result.written:
+        print(f"wrote   {name}")
+    for name in result.removed:
+        print(f"removed {name}")
+    if not result.written and not result.removed:
+        print(f"Nothing changed: {result.checkout} already holds what {arguments.fork} gives.")
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    results = verify(arguments.line, arguments.python, report=_report)
+    print(format_results(results))
+    return 0 if all(result.ok for result in results) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lightning-windows-ddp",
+        description="Lightning whose DDP works on Windows: forks of its releases with the patches applied.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    sub = commands.add_parser("fork", help="make a git repository of a release with one commit per patch")
+    sub.add_argument("version", metavar="VERSION", help="the release of Lightning, such as 2.6.1")
+    sub.add_argument(
+        "destination", metavar="DEST", nargs="?", type=Path, help="the folder to make (default: ./lightning-VERSION)"
+    )
+    sub.add_argument("--pristine", action="store_true", help="leave the patches out")
+    sub.set_defaults(command=_fork)
+
+    sub = commands.add_parser("export", help="write a fork's commits as patches, and the files that they add")
+    sub.add_argument("fork", metavar="FORK", type=Path, help="a folder that `fork` made")
+    sub.add_argument(
+        "--to", metavar="CHECKOUT", type=Path, help="where to write (default: the repository this command lies in)"
+    )
+    sub.set_defaults(command=_export)
+
+    sub = commands.add_parser("verify", help="prove that the patches apply to every release, import and match src/")
+    sub.add_argument("line", metavar="LINE", nargs="*", help="a release line, such as 2.6 (default: all)")
+    sub.add_argument(
+        "--python",
+        metavar="PATH",
+        type=_program,
+        default=Path(sys.executable),
+        help="the interpreter to import with; it needs torch and Lightning's dependencies (default: this one)",
+    )
+    sub.set_defaults(command=_verify)
+    return parser
+
+
+def _program(argument: str) -> Path:
+    """Return a program by its path, or by its name alone if it is to be looked up on `PATH`."""
+    # `Path` drops the "./" that tells the two apart
+    return Path(argument).absolute() if os.path.basename(argument) != argument else Path(argument)  # noqa: PTH119
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"lightning-windows-ddp: {message}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

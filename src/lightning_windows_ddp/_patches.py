@@ -1,0 +1,115 @@
+"""The patch set: where `patches/` is, its release lines and the series of each line."""
+
+import re
+from pathlib import Path
+
+from lightning_windows_ddp._errors import BadInputError, PatchSetError
+from lightning_windows_ddp._git import Identity
+
+# Author, committer and date of everything that this project commits or exports. They never change: the same patches
+# give the same commits, and the same commits the same patches.
+IDENTITY = Identity(
+    name="lightning-windows-ddp",
+    email="lightning-windows-ddp@users.noreply.github.com",
+    date="1767225600 +0000",  # 2026-01-01
+)
+# the folders of a checkout that hold the text that the patches add, and nothing else
+MIRRORED = ("src/lightning", "tests/tests_fabric", "tests/tests_pytorch")
+
+_VERSION = re.compile(r"(\d+\.\d+)\.\d+(\.post\d+)?", re.ASCII)
+_LINE = re.compile(r"\d+\.\d+", re.ASCII)
+_NOT_ON_WINDOWS = re.compile(r'[<>:"|?*\\\x00-\x1f]')
+_ADDED = re.compile(r"^diff --git a/(.+) b/\1\r?\nnew file mode", re.MULTILINE)
+
+
+def checkout_folder() -> Path | None:
+    """Return the checkout of the repository that this package lies in, or None if it is an installed wheel."""
+    package = _package()
+    if (package / "patches").is_dir() or package.parent.name != "src":
+        return None
+    return package.parents[1]
+
+
+def patches_folder() -> Path:
+    """Return the folder `patches/`: inside the package in a wheel, at the root of the repository in a checkout."""
+    package = _package()
+    shipped = package / "patches"
+    return shipped if shipped.is_dir() else package.parents[1] / "patches"
+
+
+def release_line(version: str) -> str:
+    """Return the release line of a version: `2.6` for `2.6.1`.
+
+    Raises:
+        BadInputError: If this is not the version of a final release.
+
+    """
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        raise BadInputError(
+            f"{version!r} is not the version of a release of Lightning: it must look like 2.6.1. Give such a version."
+        )
+    return match.group(1)
+
+
+def lines(patches: Path) -> list[str]:
+    """Return the release lines that there are patches for, oldest first."""
+    found = [series.parent.name for series in patches.glob("*/series") if _LINE.fullmatch(series.parent.name)]
+    return sorted(found, key=lambda line: [int(number) for number in line.split(".")])
+
+
+def read_series(patches: Path, line: str) -> list[Path]:
+    """Return the patches of a release line in the order in which they apply.
+
+    Args:
+        patches: The folder `patches/`.
+        line: The release line.
+
+    Raises:
+        BadInputError: If there are no patches for this line.
+        PatchSetError: If the series names a file that is not there, or one outside its folder.
+
+    """
+    known = lines(patches)
+    if line not in known:
+        raise BadInputError(
+            f"There are no patches for the release line {line}; there are for: {', '.join(known) or 'none'}."
+            " Use a release of such a line."
+        )
+    series = patches / line / "series"
+    found = []
+    for name in series_names(series):
+        path = series.parent / name
+        if path.name != name or not path.is_file():
+            raise PatchSetError(
+                f"{series} names {name!r}, which is not a file beside it. The patch set is incomplete: restore the file"
+                " or mend the series."
+            )
+        found.append(path)
+    if not found:
+        raise PatchSetError(f"{series} names no patch. Restore it from the repository's history.")
+    return found
+
+
+def series_names(series: Path) -> list[str]:
+    """Return the file names in a series, in order; the file may be absent."""
+    if not series.is_file():
+        return []
+    stripped = [line.strip() for line in series.read_text(encoding="utf-8").splitlines()]
+    return [line for line in stripped if line and not line.startswith("#")]
+
+
+def added_files(patch: Path) -> set[str]:
+    """Return the names of the files that a patch adds, relative to the root of the tree and never outside of it."""
+    names = _ADDED.findall(patch.read_text(encoding="utf-8", errors="surrogateescape"))
+    return {name for name in names if is_portable(name)}
+
+
+def is_portable(name: str) -> bool:
+    """Return whether a name with forward slashes is one of a file inside a tree on every system."""
+    parts = name.split("/")
+    return not _NOT_ON_WINDOWS.search(name) and not any(part.endswith((".", " ")) or not part for part in parts)
+
+
+def _package() -> Path:
+    return Path(__file__).resolve().parent
