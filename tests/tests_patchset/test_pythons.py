@@ -1,0 +1,88 @@
+"""The modules in src/lightning on every Python that the patched releases run on, not only where torch is at hand."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+LAUNCHERS = Path(__file__).parents[2] / "src" / "lightning" / "fabric" / "strategies" / "launchers"
+
+# There is no torch for most of these Pythons here: stands in for the two things that the modules import of others
+SCRIPT = """
+import importlib.util
+import logging
+import multiprocessing
+import sys
+import types
+
+
+def stand_in(name, **attributes):
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__path__ = []
+    vars(module).update(attributes)
+    return module
+
+
+def rank_zero_only():
+    pass
+
+
+rank_zero_only.rank = 0
+for name in ("torch", "torch.utils", "lightning", "lightning.fabric", "lightning.fabric.utilities"):
+    stand_in(name)
+stand_in("torch.utils.data", get_worker_info=lambda: None)
+stand_in("lightning.fabric.utilities.rank_zero", rank_zero_only=rank_zero_only)
+stand_in("lightning.fabric.strategies")
+launchers = stand_in("lightning.fabric.strategies.launchers")
+for name in ("main_script", "inheritance"):
+    spec = importlib.util.spec_from_file_location(launchers.__name__ + "." + name, FOLDER + "/" + name + ".py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    setattr(launchers, name, module)
+    spec.loader.exec_module(module)
+
+logging.basicConfig()
+multiprocessing.set_start_method(METHOD, force=True)
+
+
+def double(value):
+    return 2 * value, __name__
+
+
+launchers.inheritance._guard_launch()
+with multiprocessing.Pool(1) as pool:
+    print(pool.map(double, [1, 2]))
+
+
+def late():
+    pass
+
+
+process = multiprocessing.Process(target=late)
+process.start()
+process.join()
+print("exit status", process.exitcode)
+"""
+
+
+def _find_python(version: str) -> str | None:
+    """Return the path of an interpreter of this version, from the PATH or from pyenv."""
+    found = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
+    return str(found[-1]) if found else shutil.which(f"python{version}")
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_import_ends_at_the_launch(version: str, method: str, tmp_path: Path) -> None:
+    python = _find_python(version)
+    if python is None:
+        pytest.skip(f"Python {version} is not installed")
+    if method == "forkserver" and os.name == "nt":
+        pytest.skip("Windows has no fork server")
+    script = tmp_path / "train.py"
+    script.write_text(f"FOLDER = {LAUNCHERS.as_posix()!r}\nMETHOD = {method!r}\n{SCRIPT}", encoding="utf-8")
+    result = subprocess.run([python, str(script)], capture_output=True, text=True, timeout=120)
+    assert result.stdout.splitlines() == ["[(2, '__mp_main__'), (4, '__mp_main__')]", "exit status 1"], result.stderr
+    assert f"`late` is not defined in {script}" in result.stderr
+    assert result.stderr.count("launches without an `if __name__") == 1
