@@ -1,6 +1,11 @@
-"""The sessions of ``python dev.py SESSION``."""
+"""The sessions of ``python dev.py SESSION``.
+
+``TORCH_VERSION`` in the environment chooses another release of torch than the one that ``pyproject.toml`` pins.
+
+"""
 
 import hashlib
+import os
 import shutil
 import stat
 from pathlib import Path
@@ -51,7 +56,7 @@ def verify(session: nox.Session) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Show the failure of #17777 before and its absence after; --json FILE writes the figures, too."""
+    """Show #17777 before and after; --json FILE writes the figures, other options go to the reproduction."""
     install(session, "package", "--editable", str(ROOT))
     pristine, patched = make_fork(session, "pristine"), make_fork(session, hash_patches())
     # The demo itself swaps one fork for the other
@@ -85,6 +90,19 @@ def bench(session: nox.Session) -> None:
     )
 
 
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build wheel, sdist and a tarball of the patches in dist/; --tag vX.Y.Z checks that this is the version."""
+    version = PYPROJECT["project"]["version"]
+    if session.posargs and session.posargs != ["--tag", f"v{version}"]:
+        session.error(f"pyproject.toml says version {version}, so the only arguments are --tag v{version}.")
+    install(session, "build", *group("build"))
+    session.run("python", "-m", "build", "--outdir", "dist/packages")
+    archive = Path("dist", "patches", f"lightning-windows-ddp-{version}-patches")
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    shutil.make_archive(str(archive), "gztar", ROOT, "patches")
+
+
 def install_patched(session: nox.Session) -> None:
     """Install this package, the patched Lightning and what the tests need."""
     install(session, "package", "--editable", str(ROOT))
@@ -93,8 +111,15 @@ def install_patched(session: nox.Session) -> None:
 
 
 def group(name: str) -> tuple[str, ...]:
-    """Return the pinned requirements of a dependency group."""
-    return nox.project.dependency_groups(PYPROJECT, name)
+    """Return the pinned requirements of a dependency group, with the release of torch that the environment asks for."""
+    pinned = nox.project.dependency_groups(PYPROJECT, name)
+    version = os.environ.get("TORCH_VERSION")
+    if not version:
+        return pinned
+    others = [requirement for requirement in pinned if not requirement.startswith("torch==")]
+    # Releases of torch before 2.3 were built for numpy 1
+    numpy = ["numpy<2"] if tuple(map(int, version.split(".")[:2])) < (2, 3) else []
+    return (*others, *numpy, f"torch=={version}")
 
 
 def install(session: nox.Session, what: str, *arguments: str) -> None:

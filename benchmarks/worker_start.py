@@ -1,8 +1,8 @@
 """Measure what the inheritance costs a DataLoader worker of a guarded script: time to its first batch, and memory.
 
 ``python dev.py bench`` runs it on a pristine and a patched fork. The two alternate, so that what else the machine does
-hits both, and the medians are compared. One run starts the script below once, which starts a number of workers one
-after the other.
+hits both, and each ratio is the median of the ratios of the pairs. One run starts the script below once, which starts a
+number of workers one after the other.
 
 """
 
@@ -83,21 +83,29 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4, help="how many workers one run starts (default: 4)")
     arguments = parser.parse_args()
 
-    figures: dict[str, list[list[float]]] = {"pristine": [], "patched": []}
+    pairs: list[dict[str, list[float]]] = []
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "train.py")
         script.write_text(SCRIPT, encoding="utf-8")
-        for pair in range(arguments.pairs):
-            for name in sorted(figures, reverse=bool(pair % 2)):
-                print(f"pair {pair + 1} of {arguments.pairs}: {name}", file=sys.stderr)
-                figures[name] += measure(getattr(arguments, name), script, arguments.workers)
+        for number in range(arguments.pairs):
+            pair = {}
+            for name in ("pristine", "patched")[:: -1 if number % 2 else 1]:
+                print(f"pair {number + 1} of {arguments.pairs}: {name}", file=sys.stderr)
+                workers = measure(getattr(arguments, name), script, arguments.workers)
+                pair[name] = [statistics.median(values) for values in zip(*workers, strict=True)]
+            pairs.append(pair)
 
-    rows: list[list[Any]] = [[name, *map(statistics.median, zip(*runs, strict=True))] for name, runs in figures.items()]
-    ratios = [patched / pristine for pristine, patched in zip(rows[0][1:], rows[1][1:], strict=True)]
-    rows.append(["patched / pristine", *ratios])
+    rows: list[list[Any]] = [
+        [name, *map(statistics.median, zip(*(pair[name] for pair in pairs), strict=True))] for name in pairs[0]
+    ]
+    ratios = [
+        [patched / pristine for pristine, patched in zip(pair["pristine"], pair["patched"], strict=True)]
+        for pair in pairs
+    ]
+    rows.append(["patched / pristine", *map(statistics.median, zip(*ratios, strict=True))])
     print(tabulate(rows, ["Lightning", "seconds to first batch", "processor seconds", "memory (MiB)"], floatfmt=".3f"))
     machine = f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} processors"
-    print(f"medians of {len(figures['patched'])} workers each; {machine}")
+    print(f"medians of {len(pairs)} pairs with {arguments.workers} workers on each side; {machine}")
 
 
 if __name__ == "__main__":

@@ -204,13 +204,14 @@ def find_failure(lines: Sequence[str]) -> str | None:
     return next((line for line in list(lines) if FAILURE.search(line)), None)
 
 
-def reproduce(lightning: str, python: Sequence[str], env: Mapping[str, str]) -> list[Run]:
+def reproduce(lightning: str, python: Sequence[str], env: Mapping[str, str], options: Sequence[str] = ()) -> list[Run]:
     """Run the reproduction with each number of workers.
 
     Args:
         lightning: What to call the Lightning that the interpreter imports.
         python: The command of the interpreter.
         env: The environment.
+        options: More options for the script.
 
     """
     runs = []
@@ -218,7 +219,7 @@ def reproduce(lightning: str, python: Sequence[str], env: Mapping[str, str]) -> 
         title = f"{lightning} Lightning, {num_workers} workers"
         with tempfile.TemporaryDirectory(prefix="demo-", ignore_cleanup_errors=True) as folder:
             report = Path(folder, "report.json")
-            command = [*python, str(SCRIPT), "--num-workers", str(num_workers), "--report", str(report)]
+            command = [*python, str(SCRIPT), "--num-workers", str(num_workers), "--report", str(report), *options]
             runs.append(Run(lightning, num_workers, run_script(command, env, report, title)))
     return runs
 
@@ -304,11 +305,14 @@ def say(text: str) -> None:
 
 def main() -> int:
     """Run the demo and return its exit status."""
-    parser = argparse.ArgumentParser(description="Show #17777 on pristine Lightning and its absence on patched.")
+    parser = argparse.ArgumentParser(
+        description="Show #17777 on pristine Lightning and its absence on patched.",
+        epilog=f"Other options, such as --accelerator, go to {SCRIPT.name}.",
+    )
     parser.add_argument("--pristine", type=Path, required=True, metavar="FORK", help="fork of the pristine release")
     parser.add_argument("--patched", type=Path, required=True, metavar="FORK", help="fork with the patches")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
-    args = parser.parse_args()
+    args, options = parser.parse_known_args()
     if args.json and (args.json.is_dir() or not args.json.absolute().parent.is_dir()):
         parser.error(f"{args.json} cannot be written: it is a folder, or its folder does not exist.")
 
@@ -318,7 +322,7 @@ def main() -> int:
     runs: list[Run] = []
     for lightning, fork in (("pristine", args.pristine), ("patched", args.patched)):
         install(fork)
-        runs += reproduce(lightning, python, env)
+        runs += reproduce(lightning, python, env, options)
 
     figures = collect(runs, find_versions(python, env))
     print(format_table(figures))

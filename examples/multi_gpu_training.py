@@ -26,6 +26,7 @@ multiprocessing.set_start_method("spawn", force=True)
 parser = argparse.ArgumentParser(description="Train on the handwritten digits that scikit-learn ships.")
 parser.add_argument("--num-workers", type=int, default=2, help="workers of each data loader (default: 2)")
 parser.add_argument("--devices", type=int, default=2, help="devices, and so ranks, to train on (default: 2)")
+parser.add_argument("--share-device", action="store_true", help="let two ranks share the first device")
 parser.add_argument("--accelerator", default="cpu", help="cpu, gpu or auto (default: cpu)")
 parser.add_argument("--precision", default="32-true", help="the Trainer's precision (default: 32-true)")
 parser.add_argument("--max-epochs", type=int, default=3, help="epochs to train (default: 3)")
@@ -63,10 +64,15 @@ loader_options = {"batch_size": 32, "num_workers": args.num_workers, "persistent
 train_loader = DataLoader(train_digits, shuffle=True, **loader_options)
 val_loader = DataLoader(val_digits, **loader_options)
 
+strategy = DDPStrategy(process_group_backend="gloo")
+if args.share_device:
+    device = torch.device("cuda", 0) if args.accelerator == "gpu" else torch.device("cpu")
+    strategy = DDPStrategy(process_group_backend="gloo", parallel_devices=[device, device])
+
 trainer = Trainer(
     accelerator=args.accelerator,
-    devices=args.devices,
-    strategy=DDPStrategy(process_group_backend="gloo"),
+    devices=1 if args.share_device else args.devices,
+    strategy=strategy,
     precision=args.precision,
     max_epochs=args.max_epochs,
     enable_checkpointing=False,

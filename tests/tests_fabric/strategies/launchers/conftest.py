@@ -22,7 +22,7 @@ import pytest
 import torch.distributed
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def leave_nothing_behind() -> Iterator[None]:
     """Destroys the process group that a test has left, and fails a test that leaks anything else.
 

@@ -17,7 +17,10 @@ import pytest
 
 from tests_fabric.helpers.scripts import DATA, expected_weight, run_script
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork server")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork server"),
+    pytest.mark.usefixtures("leave_nothing_behind"),
+]
 
 
 def test_ranks_from_a_fork_server_have_their_own_weights(tmp_path):

@@ -42,6 +42,8 @@ from tests_fabric.helpers.scripts import (
     under_main_guard,
 )
 
+pytestmark = pytest.mark.usefixtures("leave_nothing_behind")
+
 SPAWN = "import multiprocessing\n\nmultiprocessing.set_start_method('spawn', force=True)"
 IMPORT = "from lightning.fabric import Fabric"
 
@@ -318,6 +320,24 @@ def test_script_under_a_runner(args, tmp_path):
     assert len(run.of("after")) == 2
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="torchrun needs libuv, which the Windows wheels of torch lack")
+@pytest.mark.parametrize("cli", [False, True], ids=["torchrun", "fabric run"])
+def test_outer_launcher(cli, tmp_path):
+    """A script trains with workers when an outer launcher starts its ranks. With the CLI, creating Fabric launches."""
+    env = {"LT_CLI_USED": "1", "LT_ACCELERATOR": "cpu", "LT_DEVICES": "2", "LT_STRATEGY": "ddp"} if cli else {}
+    body = f"""
+    fabric = {"Fabric()" if cli else "Fabric(accelerator='cpu', devices=2, strategy='ddp')"}
+    {"" if cli else "fabric.launch()"}
+    train(fabric, [make_loader(Numbers(), num_workers=1)])
+    record("after")
+    """
+    args = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = run_script(tmp_path, SPAWN, DATA, IMPORT, TRAIN, body, args=args, env=env)
+    assert run.returncode == 0, run.output
+    assert [record["weight"] for record in run.of("rank")] == [expected_weight(devices=2)] * 2
+    assert len(run.of("after")) == 2
+
+
 @pytest.mark.parametrize("as_module", [False, True])
 def test_attributes_of_the_main_module(as_module, tmp_path):
     """A child sees its main module with the attributes that the standard library gives it, and the same arguments."""
@@ -455,6 +475,16 @@ def test_enabling_twice_is_enabling_once():
 def test_ipython_is_not_imported_in_children(tmp_path):
     """The standard library excepts the start script of IPython; it stays excepted."""
     main = mock.Mock(__file__=str(tmp_path / "ipython.py"), __spec__=None)
+    with mock.patch.dict(sys.modules, {"__main__": main}):
+        before = multiprocessing.spawn.get_preparation_data("name")
+        _enable_inheritance()
+        assert multiprocessing.spawn.get_preparation_data("name") == before
+
+
+def test_frozen_program_is_left_alone(tmp_path, monkeypatch):
+    """Where Lightning's modules are not files, as in a frozen program, a child gets what the standard library sends."""
+    main = mock.Mock(__file__=str(tmp_path / "train.py"), __spec__=None)
+    monkeypatch.setattr(main_script, "__file__", str(tmp_path / "frozen" / "main_script.pyc"))
     with mock.patch.dict(sys.modules, {"__main__": main}):
         before = multiprocessing.spawn.get_preparation_data("name")
         _enable_inheritance()

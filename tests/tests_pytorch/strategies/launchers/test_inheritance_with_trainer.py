@@ -21,6 +21,8 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from tests_fabric.helpers.scripts import DATA, assert_trained, expected_weight, run_scenario, run_script, scenarios
 from tests_fabric.strategies.launchers.conftest import leave_nothing_behind  # noqa: F401
 
+pytestmark = pytest.mark.usefixtures("leave_nothing_behind")
+
 SPAWN = "import multiprocessing\n\nmultiprocessing.set_start_method('spawn', force=True)"
 
 MODEL = """
@@ -133,14 +135,13 @@ def test_nothing_after_the_launch_runs_in_a_worker(tmp_path):
     quiet["logger"] = Logger(".")
     trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, callbacks=Recorder(), **quiet)
     outcome = []
-    dataset = Numbers()
     try:
-        outcome.append(trainer.fit(Model(), make_loader(dataset, num_workers=2)))
+        outcome.append(trainer.fit(Model(), make_loader(Numbers(), num_workers=2)))
     except Exception as exception:
         record("except", error=repr(exception))
     finally:
-        del dataset
-        outcome.pop()  # nothing to pop in a worker
+        del collate  # which workers need
+        outcome.pop()  # fails in a worker
     record("after")
     """
     run = run_script(tmp_path, SPAWN, DATA, MODEL, definitions, body)
