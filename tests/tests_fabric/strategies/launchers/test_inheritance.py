@@ -28,6 +28,7 @@ from lightning.fabric.strategies.launchers.inheritance import (
     _enable_inheritance,
     _guard_launch,
     _is_dataloader_worker,
+    _PreparationData,
 )
 from tests_fabric.helpers.scripts import (
     DATA,
@@ -470,6 +471,14 @@ def test_enabling_twice_is_enabling_once():
     enabled = multiprocessing.spawn.get_preparation_data
     _enable_inheritance()
     assert multiprocessing.spawn.get_preparation_data is enabled
+
+
+def test_two_distributions_in_one_process(tmp_path):
+    """Where `lightning` and `lightning_fabric` both hand down the main script, it is that of the user, once."""
+    main = mock.Mock(__file__=str(tmp_path / "train.py"), __spec__=None)
+    with mock.patch.dict(sys.modules, {"__main__": main}):
+        data = _PreparationData(_PreparationData(multiprocessing.spawn.get_preparation_data))("name")
+    assert data["lightning_inheritance"].path == str(tmp_path / "train.py")
 
 
 def test_ipython_is_not_imported_in_children(tmp_path):

@@ -33,6 +33,7 @@ from lightning.fabric.strategies.launchers import main_script
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 _log = logging.getLogger(__name__)
+_KEY = "lightning_inheritance"  # in the preparation data
 
 
 def _guard_launch(multiple_processes: bool = True) -> None:
@@ -124,7 +125,7 @@ class _PreparationData:
     def __call__(self, name: str) -> Dict[str, Any]:
         data = self._get_preparation_data(name)
         path, module = data.get("init_main_from_path"), data.get("init_main_from_name")
-        if not _is_imported_by_children(path, module) or not os.path.isfile(main_script.__file__):
+        if _KEY in data or not _is_imported_by_children(path, module) or not os.path.isfile(main_script.__file__):
             return data
 
         # Once for each job: by the first child of rank 0, or of the process that launches it. A fork server is started
@@ -132,7 +133,7 @@ class _PreparationData:
         can_explain = rank_zero_only.rank == 0 and main_script.KEPT_NAME not in sys.modules
         data.pop("init_main_from_name", None)
         data["init_main_from_path"] = _MainScriptPath(main_script.__file__, _Inheritance(path, module, can_explain))
-        data["lightning_inheritance"] = _Inheritance(path, module, can_explain and not self._explained)
+        data[_KEY] = _Inheritance(path, module, can_explain and not self._explained)
         self._explained = True
         return data
 
