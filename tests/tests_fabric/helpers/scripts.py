@@ -99,7 +99,12 @@ class Run:
 
 
 def run_python(
-    args: Sequence[str], cwd: Path, records: Path, env: Optional[Mapping[str, str]] = None, stdin: str = ""
+    args: Sequence[str],
+    cwd: Path,
+    records: Path,
+    env: Optional[Mapping[str, str]] = None,
+    stdin: str = "",
+    limit: float = _LIMIT,
 ) -> Run:
     """Run Python and wait until it *and every process that it left* has ended.
 
@@ -111,9 +116,10 @@ def run_python(
         records: The folder for what the processes record.
         env: Additional environment variables.
         stdin: What the process reads from its standard input.
+        limit: The seconds after which a process that is left is a failure.
 
     Raises:
-        AssertionError: If a process is left after 400 seconds. All of them are ended then.
+        AssertionError: If a process is left after the time limit. All of them are ended then.
 
     """
     records.mkdir(parents=True, exist_ok=True)
@@ -130,7 +136,7 @@ def run_python(
         start_new_session=sys.platform != "win32",
     )
     try:
-        output, _ = process.communicate(stdin, timeout=_LIMIT)
+        output, _ = process.communicate(stdin, timeout=limit)
     except BaseException as exception:
         _end_all(process)
         try:

@@ -78,6 +78,14 @@ def test_every_pair_of_values_occurs():
     assert not missing_pairs()
 
 
+def test_process_that_is_left_behind(tmp_path):
+    """No script passes that leaves a process, and the process does not survive the test."""
+    wait_forever = "import threading; print('left', flush=True); threading.Event().wait()"
+    script = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {wait_forever!r}])"
+    with pytest.raises(AssertionError, match="did not end. Output:\nleft"):
+        run_python(["-c", script], tmp_path, tmp_path / "records", limit=10)
+
+
 @pytest.mark.parametrize("scenario", scenarios())
 def test_fabric_trains_with_workers(scenario, tmp_path):
     """A script trains with DataLoader workers as the user wrote it, however it launches and is started."""
