@@ -13,6 +13,7 @@
 # limitations under the License.
 """Runs training scripts the way users start them: real files, real processes, nothing mocked."""
 
+import ctypes
 import itertools
 import json
 import os
@@ -20,6 +21,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any, Dict, List, Mapping, Optional, Sequence
@@ -135,10 +137,11 @@ def run_python(
         errors="replace",
         start_new_session=sys.platform != "win32",
     )
+    end_all = _Job(process).end if sys.platform == "win32" else partial(os.killpg, process.pid, signal.SIGKILL)
     try:
         output, _ = process.communicate(stdin, timeout=limit)
     except BaseException as exception:
-        _end_all(process)
+        end_all()
         try:
             output, _ = process.communicate(timeout=30)
         except subprocess.TimeoutExpired:
@@ -153,12 +156,22 @@ def run_python(
 _LAUNCH_VARIABLES = ("LOCAL_RANK", "NODE_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def _end_all(process: subprocess.Popen) -> None:
-    if sys.platform == "win32":
-        subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True)
-        process.kill()
-    else:
-        os.killpg(process.pid, signal.SIGKILL)
+class _Job:
+    """Keeps a process and all that it starts together, on Windows: there, a process does not know its ancestors.
+
+    Args:
+        process: The process. It has not started any other yet.
+
+    """
+
+    def __init__(self, process: subprocess.Popen) -> None:
+        self._kernel32 = ctypes.WinDLL("kernel32")
+        self._kernel32.CreateJobObjectW.restype = ctypes.c_void_p
+        self._handle = ctypes.c_void_p(self._kernel32.CreateJobObjectW(None, None))
+        assert self._kernel32.AssignProcessToJobObject(self._handle, ctypes.c_void_p(int(process._handle)))
+
+    def end(self) -> None:
+        self._kernel32.TerminateJobObject(self._handle, 1)
 
 
 def run_script(folder: Path, *parts: str, args: Sequence[str] = (), env: Optional[Mapping[str, str]] = None) -> Run:
