@@ -23,6 +23,7 @@ TIME_TO_END = 30.0
 nox.options.default_venv_backend = "virtualenv"  # with pip, which the demo needs and which follows the user's settings
 nox.options.reuse_venv = "yes"
 nox.options.error_on_external_run = True
+nox.options.error_on_missing_interpreters = True
 
 
 @nox.session
@@ -101,6 +102,19 @@ def build(session: nox.Session) -> None:
     archive = Path("dist", "patches", f"lightning-windows-ddp-{version}-patches")
     archive.parent.mkdir(parents=True, exist_ok=True)
     shutil.make_archive(str(archive), "gztar", ROOT, "patches")
+
+
+@nox.session(python="3.11")  # the version of the Windows Python, which gets this one's standard library
+def windows(session: nox.Session) -> None:
+    """Run the demo and the tests under Windows Python, with Wine on Linux; arguments after -- go to pytest."""
+    install(session, "package", *group("windows"), "--editable", str(ROOT))
+    env = {"PYTHONPATH": os.pathsep.join([str(ROOT / "windows"), str(ROOT / "examples")])}
+    command = ["python", "-m", "testbed", "--results", str(ROOT / "build" / "windows")]
+    # Only sets up; before the forks are made, because it may have to refuse
+    session.run(*command, *session.posargs, env=env, interrupt_timeout=TIME_TO_END)
+    pristine, patched = make_fork(session, "pristine"), make_fork(session, hash_patches())
+    command += ["--pristine", str(pristine), "--patched", str(patched)]
+    session.run(*command, *session.posargs, env=env, interrupt_timeout=TIME_TO_END)
 
 
 def install_patched(session: nox.Session) -> None:

@@ -1,0 +1,47 @@
+"""Which tests a run has that does not ask for all.
+
+Under Wine each process takes several seconds to import torch, and a test starts up to ten: all tests take most of an
+hour. So a run has one test of each kind of launch and of each kind of thing that differs between Windows and Linux;
+and all tests that start no process that imports torch.
+
+"""
+
+# Not tests/tests_patchset: it needs git, and the package index has no git for Windows
+ALL = ("tests/tests_fabric", "tests/tests_pytorch")
+
+_FABRIC = "tests/tests_fabric/strategies/launchers/test_inheritance.py"
+_FORK_SERVER = "tests/tests_fabric/strategies/launchers/test_fork_server.py"
+_TRAINER = "tests/tests_pytorch/strategies/launchers/test_inheritance_with_trainer.py"
+
+SELECTION = (
+    # A script without a guard and with a subprocess launcher: #17777 itself
+    f"{_TRAINER}::test_trainer_trains_with_workers[ddp-spawn-data_in_script]",
+    # A spawn launcher
+    f"{_FABRIC}::test_missing_guard_is_explained_once",
+    # One device, under a main guard, as a module, from a path with letters that are not ASCII
+    f"{_TRAINER}::test_trainer_trains_with_workers[one-spawn-guarded-as_module-odd_path-persistent-data_in_script]",
+    # Processes of other kinds than workers
+    f"{_FABRIC}::test_pool_and_manager_after_the_launch",
+    f"{_FABRIC}::test_children_of_children",
+    # Messages with paths and lines
+    f"{_FABRIC}::test_definition_after_the_launch",
+    f"{_FABRIC}::test_script_changes_between_launch_and_worker[deleted]",
+    f"{_FABRIC}::test_script_changes_between_launch_and_worker[changed]",
+    f"{_FABRIC}::test_child_without_inheritance[1]",
+    # Main modules that are found in another way
+    f"{_FABRIC}::test_main_module_without_a_file[interactive]",
+    f"{_FABRIC}::test_main_module_without_a_file[stdin]",
+    f"{_FABRIC}::test_attributes_of_the_main_module[False]",
+    # Without processes that import torch
+    f"{_TRAINER}::test_guard_is_outside_of_the_error_handling",
+    f"{_FABRIC}::test_process_that_is_left_behind",
+    f"{_FABRIC}::test_every_pair_of_values_occurs",
+    f"{_FABRIC}::test_inheritance_needs_only_the_standard_library",
+    f"{_FABRIC}::test_enabling_twice_is_enabling_once",
+    f"{_FABRIC}::test_ipython_is_not_imported_in_children",
+    f"{_FABRIC}::test_main_script_without_inheritance_does_nothing",
+    f"{_FABRIC}::test_not_a_dataloader_worker",
+    # Skipped
+    f"{_FABRIC}::test_outer_launcher",
+    _FORK_SERVER,
+)
