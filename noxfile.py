@@ -89,6 +89,7 @@ def bench(session: nox.Session) -> None:
         *session.posargs,
         interrupt_timeout=TIME_TO_END,
     )
+    session.run("python", "benchmarks/inheritance_cost.py", interrupt_timeout=TIME_TO_END)
 
 
 @nox.session
