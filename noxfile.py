@@ -77,18 +77,13 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure how fast workers start, with and without the patches."""
+    """Measure how fast ranks and workers start, with and without the patches; arguments are --pairs N."""
     install(session, "package", "--editable", str(ROOT))
     pristine, patched = make_fork(session, "pristine"), make_fork(session, hash_patches())
     install(session, "lightning", *group("bench"), "--editable", str(patched))
-    session.run(
-        "python",
-        "benchmarks/worker_start.py",
-        str(pristine),
-        str(patched),
-        *session.posargs,
-        interrupt_timeout=TIME_TO_END,
-    )
+    for script in ("worker_start.py", "first_step.py"):
+        command = ["python", f"benchmarks/{script}", str(pristine), str(patched), *session.posargs]
+        session.run(*command, interrupt_timeout=TIME_TO_END)
     session.run("python", "benchmarks/inheritance_cost.py", interrupt_timeout=TIME_TO_END)
 
 

@@ -6,16 +6,11 @@ the same machine: the frequency of its processors changes more from one minute t
 """
 
 import multiprocessing.spawn
-import os
-import platform
-import statistics
 import time
 
-import torch
-from tabulate import tabulate
 from torch.utils.data import DataLoader, Dataset
 
-PAIRS = 20
+PAIRS = 70
 
 
 class ProcessorSeconds(Dataset[float]):
@@ -40,7 +35,9 @@ def start_worker() -> tuple[float, float]:
 
 def main() -> None:
     """Start the workers and print the medians."""
-    # local import: a worker that imports this script needs no Lightning, so that there is less noise
+    # local imports: a worker that imports this script does not need these, and there is less noise without them
+    from pairs import print_pairs
+
     from lightning.fabric import Fabric
 
     plain = multiprocessing.spawn.get_preparation_data
@@ -48,20 +45,14 @@ def main() -> None:
     handed_down = multiprocessing.spawn.get_preparation_data
     assert handed_down is not plain, "The installed Lightning is not patched."
 
-    pairs = []
+    pairs: list[dict[str, list[float]]] = []
     for number in range(PAIRS):
-        pair = {}
-        for function in (plain, handed_down)[:: -1 if number % 2 else 1]:
+        pair: dict[str, list[float]] = {"without": [], "with": []}
+        for name, function in (("without", plain), ("with", handed_down))[:: -1 if number % 2 else 1]:
             multiprocessing.spawn.get_preparation_data = function
-            pair[function] = start_worker()
-        pairs.append((pair[plain], pair[handed_down]))
-    rows = [["without", *map(statistics.median, zip(*(pair[0] for pair in pairs), strict=True))]]
-    rows.append(["with", *map(statistics.median, zip(*(pair[1] for pair in pairs), strict=True))])
-    ratios = [[after / before for before, after in zip(*pair, strict=True)] for pair in pairs]
-    rows.append(["with / without", *map(statistics.median, zip(*ratios, strict=True))])
-    print(tabulate(rows, ["inheritance", "seconds to first batch", "processor seconds"], floatfmt=".3f"))
-    machine = f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} processors"
-    print(f"medians of {PAIRS} pairs; torch {torch.__version__}, {machine}")
+            pair[name] += start_worker()
+        pairs.append(pair)
+    print_pairs(pairs, ["seconds to first batch", "processor seconds"])
 
 
 if __name__ == "__main__":

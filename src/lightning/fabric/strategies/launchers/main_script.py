@@ -28,7 +28,7 @@ import multiprocessing
 import runpy
 import sys
 from types import FrameType
-from typing import Any, Dict, NoReturn, Optional
+from typing import Any, Callable, Dict, NoReturn, Optional
 
 RUN_NAME = "__lightning_main_script__"
 # `runpy` takes the name of a run out of `sys.modules` when the run ends: what is kept needs another one
@@ -112,9 +112,9 @@ class _MainScript:
         try:
             # The standard library would make the same two calls
             if self.path is not None:
-                content = runpy.run_path(self.path, run_name="__mp_main__")
+                content = _call_with_room(runpy.run_path, self.path, run_name="__mp_main__")
             else:
-                content = runpy.run_module(str(self.module), run_name="__mp_main__", alter_sys=True)
+                content = _call_with_room(runpy.run_module, str(self.module), run_name="__mp_main__", alter_sys=True)
         except KeyboardInterrupt:
             raise
         except BaseException:
@@ -142,6 +142,18 @@ class _MainScript:
             f" definition of `{name}` above line {self.launch_line}, or put the code that launches below all"
             ' definitions and under an `if __name__ == "__main__":` guard.'
         )
+
+
+def _call_with_room(function: Callable[..., Dict[str, Any]], *args: Any, **kwargs: Any) -> Dict[str, Any]:
+    """Call a function whose calls are nested deeply, as those of imports are."""
+    return function(*args, **kwargs)
+
+
+if sys.version_info >= (3, 11):
+    # These releases have their frames in chunks of 16 KiB. The interpreter maps a new one whenever a call does not fit,
+    # and unmaps it when that call returns: thousands of times during an import, if the end of a chunk is at the wrong
+    # place. A frame that asks for half a MiB begins a chunk of one MiB, and so leaves room for all the calls below it.
+    _call_with_room.__code__ = _call_with_room.__code__.replace(co_stacksize=2**16)
 
 
 def _is_warning(record: logging.LogRecord) -> bool:
