@@ -11,6 +11,7 @@ ALL = ("tests/tests_fabric", "tests/tests_pytorch")
 
 _FABRIC = "tests/tests_fabric/strategies/launchers/test_inheritance.py"
 _FORK_SERVER = "tests/tests_fabric/strategies/launchers/test_fork_server.py"
+_PORT = "tests/tests_fabric/strategies/launchers/test_main_port.py"
 _TRAINER = "tests/tests_pytorch/strategies/launchers/test_inheritance_with_trainer.py"
 
 SELECTION = (
@@ -32,6 +33,12 @@ SELECTION = (
     f"{_FABRIC}::test_main_module_without_a_file[interactive]",
     f"{_FABRIC}::test_main_module_without_a_file[stdin]",
     f"{_FABRIC}::test_attributes_of_the_main_module[False]",
+    # The main port: how sockets are shared and passed on, who holds a port, default address
+    f"{_PORT}::test_port_is_owned_from_choice_to_use[popen]",
+    f"{_PORT}::test_taken_port_on_one_node[spawn]",
+    f"{_PORT}::test_process_group_is_made_again[spawn]",
+    f"{_PORT}::test_port_is_free_after_ctrl_c",
+    "tests/tests_fabric/utilities",
     # Without processes that import torch
     f"{_TRAINER}::test_guard_is_outside_of_the_error_handling",
     f"{_FABRIC}::test_process_that_is_left_behind",

@@ -100,20 +100,25 @@ class Run:
         return [record for record in self.records if record["event"] == event]
 
 
-def run_python(
-    args: Sequence[str],
+def run_python(args: Sequence[str], cwd: Path, records: Path, **kwargs: Any) -> Run:
+    """Run Python with these arguments; see :func:`run_command`."""
+    return run_command([sys.executable, *args], cwd, records, **kwargs)
+
+
+def run_command(
+    command: Sequence[str],
     cwd: Path,
     records: Path,
     env: Optional[Mapping[str, str]] = None,
     stdin: str = "",
     limit: float = _LIMIT,
 ) -> Run:
-    """Run Python and wait until it *and every process that it left* has ended.
+    """Run a command and wait until it *and every process that it left* has ended.
 
     All of them hold the pipe that the output comes through, so that the pipe's end tells that none is left.
 
     Args:
-        args: The arguments of the interpreter.
+        command: The program and its arguments.
         cwd: The working directory.
         records: The folder for what the processes record.
         env: Additional environment variables.
@@ -127,7 +132,7 @@ def run_python(
     records.mkdir(parents=True, exist_ok=True)
     inherited = {name: value for name, value in os.environ.items() if name not in _LAUNCH_VARIABLES}
     process = subprocess.Popen(
-        [sys.executable, *args],
+        command,
         cwd=cwd,
         env={**inherited, "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1", "RECORDS": str(records), **(env or {})},
         stdin=subprocess.PIPE,

@@ -1,0 +1,100 @@
+# Copyright The Lightning AI team.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Where the ranks meet: the store that rank 0 serves on the main port, and the process group that is made with it."""
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, List, Optional
+
+import torch
+
+from lightning.fabric.utilities.main_address import _loopback_interface
+from lightning.fabric.utilities.main_port import _RANK_KEY, _chooses_meeting_point, _find_claim
+from lightning.fabric.utilities.rendezvous_errors import _explain_failure, _Meeting
+from lightning.fabric.utilities.store import _make_store
+
+if TYPE_CHECKING:
+    from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+
+_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+
+_own_interface: Optional[str] = None
+
+
+def _init_process_group(
+    cluster_environment: "ClusterEnvironment", backend: str, rank: int, world_size: int, **kwargs: Any
+) -> None:
+    """Initialize the process group; runs in every rank.
+
+    Rank 0 serves the store from the port that was claimed for the job. Where the meeting point is not Lightning's to
+    choose, and where torch's store takes no listening socket, all is left to torch.
+
+    Args:
+        cluster_environment: The environment whose main address and port are exported already.
+        backend: The backend of the process group.
+        rank: The global rank of this process.
+        world_size: How many ranks there are.
+        **kwargs: Other arguments of :func:`torch.distributed.init_process_group`.
+
+    Raises:
+        Exception: What torch raises, with an explanation if the reason is known.
+
+    """
+    address, port = cluster_environment.main_address, cluster_environment.main_port
+    claim = _find_claim(cluster_environment, port)
+
+    def find_missing() -> List[int]:
+        return [] if claim is None else claim.find_missing(world_size)
+
+    try:
+        with _explain_failure(_Meeting(rank, world_size, address, port, find_missing)):
+            if claim is not None and claim.loopback_only:
+                _keep_gloo_on_loopback()
+            if claim is not None and rank == 0:
+                claim.serve()
+            elif claim is not None or _is_on_other_node(cluster_environment):
+                _announce(rank, address, port, kwargs.get("timeout"))
+            torch.distributed.init_process_group(backend, rank=rank, world_size=world_size, **kwargs)
+    finally:
+        if claim is not None:
+            claim.let_go()
+
+
+def _leave_process_group() -> None:
+    """Undo what :func:`_init_process_group` has done to the environment variables; runs in every rank."""
+    global _own_interface
+    if _own_interface is not None and os.environ.get(_GLOO_INTERFACE) == _own_interface:
+        del os.environ[_GLOO_INTERFACE]
+    _own_interface = None
+
+
+def _is_on_other_node(cluster_environment: "ClusterEnvironment") -> bool:
+    """Whether the main node is another one, where Lightning has launched too."""
+    return _chooses_meeting_point(cluster_environment) and cluster_environment.node_rank() > 0
+
+
+def _announce(rank: int, address: str, port: int, timeout: Optional[timedelta]) -> None:
+    """Leave a note in rank 0's store, so that it can tell who is missing if others do not come; runs in other ranks."""
+    kwargs = {} if timeout is None else {"timeout": timeout}
+    _make_store(address, port, wait_for_workers=False, **kwargs).set(_RANK_KEY.format(rank), "")
+
+
+def _keep_gloo_on_loopback() -> None:
+    """Make gloo, which listens on the address of the machine's name by itself, use the loopback interface."""
+    global _own_interface
+    if _GLOO_INTERFACE in os.environ:
+        return
+    interface = _loopback_interface()
+    if interface is not None:
+        os.environ[_GLOO_INTERFACE] = _own_interface = interface
