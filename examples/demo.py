@@ -231,8 +231,11 @@ def find_versions(python: Sequence[str], env: Mapping[str, str]) -> dict[str, st
         "print(json.dumps({'python': platform.python_version(), 'torch': version('torch'),"
         " 'lightning': version('lightning'), 'platform': platform.platform()}))"
     )
-    output = subprocess.run([*python, "-c", code], env=env, stdout=subprocess.PIPE, check=True).stdout
-    versions: dict[str, str] = json.loads(output)
+    # Pipes for all streams: under Wine, Python does not start where one of them is a file
+    process = subprocess.run([*python, "-c", code], env=env, input=b"", capture_output=True)
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(python)} can't tell its versions:\n{process.stderr.decode(errors='replace')}")
+    versions: dict[str, str] = json.loads(process.stdout)
     return versions
 
 

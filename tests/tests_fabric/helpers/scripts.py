@@ -28,6 +28,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import pytest
 
+from tests_fabric.helpers.needs import needs
+
 # Defines what a script works on. The weights that it learns are exact in floating-point arithmetic, in any order.
 DATA = """
 import json
@@ -260,16 +262,11 @@ _PAIRWISE = [
 
 
 def scenarios() -> List[Any]:
-    """The scenarios to run: all pairs of values, or all combinations with ``PL_RUN_LAUNCH_MATRIX=1``.
-
-    There is no fork server on Windows.
-
-    """
+    """The scenarios to run: all pairs of values, or all combinations with ``PL_RUN_LAUNCH_MATRIX=1``."""
     all_scenarios = [Scenario(*values) for values in itertools.product(*_VALUES.values())]
     chosen = all_scenarios if os.getenv("PL_RUN_LAUNCH_MATRIX") == "1" else _PAIRWISE
-    no_fork_server = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork server")
     return [
-        pytest.param(chosen_one, id=str(chosen_one), marks=[no_fork_server] * (chosen_one.start_method == "forkserver"))
+        pytest.param(chosen_one, id=str(chosen_one), marks=needs(start_method=chosen_one.start_method))
         for chosen_one in chosen
     ]
 

@@ -14,7 +14,6 @@
 import os
 import re
 import socket
-import sys
 from datetime import timedelta
 from unittest import mock
 
@@ -23,6 +22,7 @@ import torch
 
 from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.fabric.utilities.distributed import _init_dist_connection
+from lightning.fabric.utilities.main_port import _bind
 from lightning.fabric.utilities.rendezvous_errors import _explain_failure, _Meeting
 from tests_fabric.strategies.launchers.conftest import leave_nothing_behind  # noqa: F401
 
@@ -117,10 +117,9 @@ def init_process_group(monkeypatch, port, world_size):
     _init_dist_connection(LightningEnvironment(), "gloo", 0, world_size, timeout=timedelta(seconds=2))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="On Windows, torch's listener may share the port with this one")
 def test_holder_of_the_port_is_named(monkeypatch):
     """A rank of another launcher, where the port can't be chosen here, tells who has it."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with _bind("0.0.0.0", 0) as listener:  # noqa: S104
         with pytest.raises(RuntimeError, match=rf"Rank 0 can't listen on the main port \d+: process {os.getpid()}"):
             init_process_group(monkeypatch, listener.getsockname()[1], world_size=2)
 

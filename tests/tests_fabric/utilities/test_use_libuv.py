@@ -17,8 +17,10 @@ import sys
 
 import pytest
 
+from tests_fabric.helpers.needs import needs
 
-@pytest.mark.skipif(sys.platform != "win32", reason="Lightning sets the variable on Windows only")
+
+@needs(windows=True)
 @pytest.mark.parametrize(("value", "expected"), [(None, "0"), ("0", "0"), ("1", "1")])
 def test_use_libuv_is_the_users(value, expected):
     """Importing Lightning sets the variable only if the user has not."""

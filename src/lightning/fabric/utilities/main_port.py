@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 # What a launcher tells the ranks that it starts by running the script again
 _HANDED_OVER = "LIGHTNING_MAIN_PORT_CLAIM"
-_RANK_KEY = "lightning/rank_{}"  # in the store, set by the rank when it arrives
 _BACKLOG = 2048  # as many as torch; the system has a limit of its own
 # What to connect to where a socket listens on all interfaces
 _LOOPBACK = {"::": "::1", "0.0.0.0": "127.0.0.1"}  # noqa: S104
@@ -97,27 +96,28 @@ class _MainPortClaim:
             try:
                 self._server = self._make_server()
             except NotImplementedError:
-                # There were releases that could not give the socket to libuv
+                # Up to release 2.7, torch can't give the socket to libuv (pytorch/pytorch#150215)
                 self._server = self._make_server(use_libuv=False)
             self.release()
 
     def _make_server(self, **kwargs: Any) -> "torch.distributed.TCPStore":
         assert self._listener is not None
-        return _make_store(
-            _LOOPBACK.get(self._host, self._host),
-            self.port,
-            None,
-            True,
-            wait_for_workers=False,
-            multi_tenant=True,
-            master_listen_fd=self._listener.dup().detach(),
-            **kwargs,
-        )
+        # The store owns the descriptor (on Windows: the handle) that it is given, but only if it can be made
+        listener = self._listener.dup()
+        host = _LOOPBACK.get(self._host, self._host)
+        kwargs.update(wait_for_workers=False, multi_tenant=True, master_listen_fd=listener.fileno())
+        try:
+            server = _make_store(host, self.port, None, True, **kwargs)
+        except NotImplementedError:
+            listener.close()
+            raise
+        listener.detach()
+        return server
 
-    def find_missing(self, world_size: int) -> List[int]:
-        """Return the ranks that have not announced themselves to this process' server, if it has one."""
-        others = range(1, world_size) if self._server is not None else []
-        return [rank for rank in others if not self._server.check([_RANK_KEY.format(rank)])]  # type: ignore[union-attr]
+    @property
+    def server(self) -> "Optional[torch.distributed.TCPStore]":
+        """The store that this process serves and that no process group has been made with yet."""
+        return self._server
 
     def let_go(self) -> None:
         """Leave the server to the process group that has been made with it, and which ends it; runs in rank 0."""

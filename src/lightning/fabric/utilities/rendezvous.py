@@ -14,13 +14,13 @@
 """Where the ranks meet: the store that rank 0 serves on the main port, and the process group that is made with it."""
 
 import os
-from datetime import timedelta
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, List, Optional
 
 import torch
 
 from lightning.fabric.utilities.main_address import _loopback_interface
-from lightning.fabric.utilities.main_port import _RANK_KEY, _chooses_meeting_point, _find_claim
+from lightning.fabric.utilities.main_port import _chooses_meeting_point, _find_claim
 from lightning.fabric.utilities.rendezvous_errors import _explain_failure, _Meeting
 from lightning.fabric.utilities.store import _make_store
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+_RANK_KEY = "lightning/rank_{}"  # in the store: the note of a rank that has come
 
 _own_interface: Optional[str] = None
 
@@ -53,9 +54,10 @@ def _init_process_group(
     """
     address, port = cluster_environment.main_address, cluster_environment.main_port
     claim = _find_claim(cluster_environment, port)
+    store: Optional[torch.distributed.TCPStore] = None
 
     def find_missing() -> List[int]:
-        return [] if claim is None else claim.find_missing(world_size)
+        return [] if store is None else _find_missing(store, world_size)
 
     try:
         with _explain_failure(_Meeting(rank, world_size, address, port, find_missing)):
@@ -63,10 +65,15 @@ def _init_process_group(
                 _keep_gloo_on_loopback()
             if claim is not None and rank == 0:
                 claim.serve()
+                store = claim.server
             elif claim is not None or _is_on_other_node(cluster_environment):
-                _announce(rank, address, port, kwargs.get("timeout"))
+                timeout = {"timeout": kwargs["timeout"]} if kwargs.get("timeout") else {}
+                store = _make_store(address, port, wait_for_workers=False, **timeout)
+            if store is not None:
+                store.set(_RANK_KEY.format(rank), "")
             torch.distributed.init_process_group(backend, rank=rank, world_size=world_size, **kwargs)
     finally:
+        store = None  # the process group has its own, and the server is to end with it
         if claim is not None:
             claim.let_go()
 
@@ -84,10 +91,11 @@ def _is_on_other_node(cluster_environment: "ClusterEnvironment") -> bool:
     return _chooses_meeting_point(cluster_environment) and cluster_environment.node_rank() > 0
 
 
-def _announce(rank: int, address: str, port: int, timeout: Optional[timedelta]) -> None:
-    """Leave a note in rank 0's store, so that it can tell who is missing if others do not come; runs in other ranks."""
-    kwargs = {} if timeout is None else {"timeout": timeout}
-    _make_store(address, port, wait_for_workers=False, **kwargs).set(_RANK_KEY.format(rank), "")
+def _find_missing(store: "torch.distributed.TCPStore", world_size: int) -> List[int]:
+    """Return the ranks that have left no note, as far as the store still answers."""
+    with suppress(RuntimeError):
+        return [rank for rank in range(world_size) if not store.check([_RANK_KEY.format(rank)])]
+    return []
 
 
 def _keep_gloo_on_loopback() -> None:

@@ -21,7 +21,7 @@ import torch
 
 
 def _takes_listener() -> bool:
-    """Whether torch's store can be given a listening socket: since release 2.1."""
+    """Whether torch's store can be given a listening socket, which it can't in release 2.0."""
     return _has_argument("master_listen_fd")
 
 

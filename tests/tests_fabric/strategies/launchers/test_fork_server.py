@@ -11,16 +11,12 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-import sys
-
 import pytest
 
+from tests_fabric.helpers.needs import needs
 from tests_fabric.helpers.scripts import DATA, expected_weight, run_script
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork server"),
-    pytest.mark.usefixtures("leave_nothing_behind"),
-]
+pytestmark = [needs(start_method="forkserver"), pytest.mark.usefixtures("leave_nothing_behind")]
 
 
 def test_ranks_from_a_fork_server_have_their_own_weights(tmp_path):

@@ -31,6 +31,7 @@ from lightning.fabric.strategies.launchers.inheritance import (
     _is_dataloader_worker,
     _PreparationData,
 )
+from tests_fabric.helpers.needs import needs
 from tests_fabric.helpers.scripts import (
     DATA,
     assert_trained,
@@ -331,7 +332,7 @@ def test_script_under_a_runner(args, tmp_path):
     assert len(run.of("after")) == 2
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="torchrun needs libuv, which the Windows wheels of torch lack")
+@needs(libuv=True)
 @pytest.mark.parametrize("cli", [False, True], ids=["torchrun", "fabric run"])
 def test_outer_launcher(cli, tmp_path):
     """A script trains with workers when an outer launcher starts its ranks. With the CLI, creating Fabric launches."""
@@ -415,7 +416,7 @@ def test_worker_imports_lightning_only_if_the_script_does(tmp_path):
     assert [record["lightning"] for record in run.of("modules")] == [False] * 16
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork server")
+@needs(start_method="forkserver")
 def test_fork_server_that_imports_the_main_script(tmp_path):
     """A fork server that imports the script ahead of its children stops at the launch, too.
 

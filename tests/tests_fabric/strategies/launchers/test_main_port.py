@@ -23,6 +23,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.fabric.utilities.main_port import _claim_main_port, _serve_main_port
 from tests_fabric.helpers import namespaces, port_thief
+from tests_fabric.helpers.needs import needs
 from tests_fabric.helpers.scripts import make_script, run_command, run_python, run_script, under_main_guard
 
 pytestmark = pytest.mark.usefixtures("leave_nothing_behind")
@@ -32,6 +33,7 @@ import ipaddress
 import json
 import os
 import sys
+import time
 from datetime import timedelta
 
 import torch
@@ -51,6 +53,15 @@ def meet(fabric):
     record("rank", rank=fabric.global_rank, total=total, **{name: os.environ.get(name) for name in names})
 
 
+def wait_for(event, rank=0):
+    # until that rank has come to this point
+    path = os.path.join(os.environ["RECORDS"], "..", event)
+    if os.environ["LOCAL_RANK"] == str(rank):
+        open(path, "w").close()
+    while not os.path.exists(path):
+        time.sleep(0.05)
+
+
 def launch(start_method="popen", devices=2, timeout=60, function=meet, **kwargs):
     strategy = DDPStrategy(start_method=start_method, timeout=timedelta(seconds=timeout))
     fabric = Fabric(accelerator="cpu", devices=devices, strategy=strategy, **kwargs)
@@ -64,8 +75,8 @@ def launch(start_method="popen", devices=2, timeout=60, function=meet, **kwargs)
 START_METHODS = [
     "popen",
     "spawn",
-    pytest.param("fork", marks=pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")),
-    pytest.param("forkserver", marks=pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork server")),
+    pytest.param("fork", marks=needs(start_method="fork")),
+    pytest.param("forkserver", marks=needs(start_method="forkserver")),
 ]
 
 
@@ -234,6 +245,7 @@ def meet_and_look(fabric):
     assert all(record["GLOO_SOCKET_IFNAME"] is None for record in run.of("rank"))
 
 
+@needs(libuv=True)
 def test_outer_launcher_is_left_alone(tmp_path):
     """Where torchrun has started the ranks, the meeting point is torchrun's."""
     (tmp_path / "train.py").write_text(make_script(DEFINITIONS, under_main_guard("launch()")))
@@ -263,12 +275,15 @@ def test_taken_port_on_several_nodes(taken_port, tmp_path):
     assert not run.of("rank")
 
 
-@pytest.mark.parametrize("value", ["many", "0", "65536", "-1", ""])
-def test_variable_that_is_no_port(value, tmp_path):
-    run = run_launch(tmp_path, "launch()", MASTER_PORT=value)
+def test_variable_that_is_no_port(tmp_path):
+    run = run_launch(tmp_path, "launch()", MASTER_PORT="many")
     assert run.returncode != 0
     last_line = run.output.strip().splitlines()[-1]
-    assert last_line.startswith(f"ValueError: The environment variable `MASTER_PORT` is {value!r}")
+    assert last_line.startswith("ValueError: The environment variable `MASTER_PORT` is 'many'")
+    for variable in ("MASTER_PORT", "STANDALONE_PORT"):
+        for value in ("0", "65536", "-1", "29500.0", ""):
+            with mock.patch.dict(os.environ, {variable: value}), pytest.raises(ValueError, match=f"`{variable}` is"):
+                _claim_main_port(LightningEnvironment(), num_nodes=1)
 
 
 def test_every_rank_sets_another_port(tmp_path):
@@ -280,7 +295,27 @@ def test_every_rank_sets_another_port(tmp_path):
     assert not run.of("rank")
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("start_method", START_METHODS[:2])
+def test_rank_that_does_not_come(start_method, tmp_path):
+    """Rank 0 says which one it is, instead of waiting for half an hour or saying 'socket timeout'."""
+    definitions = """
+class AbsentStrategy(DDPStrategy):
+    def _setup_distributed(self):
+        if self.local_rank == 2:
+            sys.exit()
+        wait_for("rank 1", rank=1)  # then only rank 2 can be late
+        super()._setup_distributed()
+
+
+DDPStrategy = AbsentStrategy
+"""
+    run = run_launch(tmp_path, f"launch({start_method!r}, devices=3, timeout=20)", definitions)
+    assert run.returncode != 0
+    assert "Only 2 of 3 ranks came to" in run.output
+    assert "Missing: rank 2." in run.output
+
+
+@pytest.mark.parametrize("start_method", START_METHODS[:3])
 def test_one_job_after_the_other(start_method, tmp_path):
     """Each job in a loop gets on, with a port that is not taken for the user's in the next one."""
     run = run_launch(tmp_path, f"for _ in range(3): launch({start_method!r})", args=["-W", "error::ResourceWarning"])
@@ -291,26 +326,14 @@ def test_one_job_after_the_other(start_method, tmp_path):
         assert len({record["MASTER_PORT"] for record in ranks}) == 3
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("start_method", START_METHODS[:3])
 def test_process_group_is_made_again(start_method, tmp_path):
     """A process group that is destroyed leaves the port free for the next one, by Lightning or by torch itself."""
     definitions = """
-import time
-
-
-def wait_for(event):
-    # no rank may look for rank 0 before its old store is gone, with or without Lightning
-    path = os.path.join(os.environ["RECORDS"], "..", event)
-    if os.environ["LOCAL_RANK"] == "0":
-        open(path, "w").close()
-    while not os.path.exists(path):
-        time.sleep(0.05)
-
-
 def meet_again(fabric):
     meet(fabric)
     torch.distributed.destroy_process_group()
-    wait_for("first")
+    wait_for("first")  # no rank may look for rank 0 before its old store is gone, with or without Lightning
     torch.distributed.init_process_group("gloo", rank=fabric.global_rank, world_size=2)
     meet(fabric)
     torch.distributed.destroy_process_group()
@@ -324,7 +347,7 @@ def meet_again(fabric):
     assert "ResourceWarning" not in run.output
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("start_method", START_METHODS[:3])
 def test_other_libraries_make_the_process_group(start_method, tmp_path):
     """Strategies that make it without Lightning's help find rank 0's store at the port that was claimed."""
     definitions = """
@@ -381,16 +404,35 @@ def test_other_environment_after_a_job():
         _serve_main_port()
 
 
-@pytest.mark.parametrize("use_libuv", ["0", "1"])
+@pytest.mark.parametrize("use_libuv", ["0", pytest.param("1", marks=needs(libuv=True))])
 def test_both_backends_of_the_store(use_libuv, tmp_path):
-    if sys.platform == "win32" and use_libuv == "1":
-        pytest.skip("No build of torch for Windows has libuv")
     assert_met(run_launch(tmp_path, "launch()", USE_LIBUV=use_libuv))
+
+
+def test_libuv_that_takes_no_listener(tmp_path):
+    """Releases of torch up to 2.7 can't give the socket to libuv."""
+    definitions = """
+from lightning.fabric.utilities import main_port
+
+
+def make_store(*args, original=main_port._make_store, **kwargs):
+    if "master_listen_fd" in kwargs and kwargs.get("use_libuv", True):
+        record("refused")
+        raise NotImplementedError
+    return original(*args, **kwargs)
+
+
+main_port._make_store = make_store
+"""
+    run = run_launch(tmp_path, "launch()", definitions, args=["-W", "error::ResourceWarning"])
+    assert_met(run)
+    assert len(run.of("refused")) == 1
+    assert "ResourceWarning" not in run.output
 
 
 @pytest.mark.parametrize("start_method", START_METHODS[:2])
 def test_store_that_takes_no_listener(start_method, tmp_path):
-    """Releases of torch before 2.1 have to bind the port themselves."""
+    """Release 2.0 of torch has to bind the port itself."""
     definitions = """
 from lightning.fabric.utilities import main_port
 

@@ -11,10 +11,10 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-import sys
 
 import pytest
 
+from tests_fabric.helpers.needs import needs
 from tests_fabric.helpers.scripts import run_script, under_main_guard
 from tests_fabric.strategies.launchers.conftest import leave_nothing_behind  # noqa: F401
 
@@ -53,7 +53,7 @@ def fit(strategy):
     [
         "ddp",
         "ddp_spawn",
-        pytest.param("ddp_fork", marks=pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")),
+        pytest.param("ddp_fork", marks=needs(start_method="fork")),
     ],
 )
 def test_one_trainer_after_the_other(strategy, tmp_path):
