@@ -17,20 +17,14 @@ _TRAINER = "tests/tests_pytorch/strategies/launchers/test_inheritance_with_train
 SELECTION = (
     # A script without a guard and with a subprocess launcher: #17777 itself
     f"{_TRAINER}::test_trainer_trains_with_workers[ddp-spawn-data_in_script]",
-    # A spawn launcher
-    f"{_FABRIC}::test_missing_guard_is_explained_once",
     # One device, under a main guard, as a module, from a path with letters that are not ASCII
     f"{_TRAINER}::test_trainer_trains_with_workers[one-spawn-guarded-as_module-odd_path-persistent-data_in_script]",
     # Processes of other kinds than workers
     f"{_FABRIC}::test_pool_and_manager_after_the_launch",
-    f"{_FABRIC}::test_children_of_children",
     # Messages with paths and lines
-    f"{_FABRIC}::test_definition_after_the_launch",
-    f"{_FABRIC}::test_script_changes_between_launch_and_worker[deleted]",
     f"{_FABRIC}::test_script_changes_between_launch_and_worker[changed]",
     f"{_FABRIC}::test_child_without_inheritance[1]",
     # Main modules that are found in another way
-    f"{_FABRIC}::test_main_module_without_a_file[interactive]",
     f"{_FABRIC}::test_main_module_without_a_file[stdin]",
     f"{_FABRIC}::test_attributes_of_the_main_module[False]",
     # The main port: how sockets are shared and passed on, who holds a port, default address

@@ -13,13 +13,16 @@
 # limitations under the License.
 """What a test needs of the machine, in the manner of upstream's ``RunIf``."""
 
+import ctypes
 import multiprocessing
 import sys
 
 import pytest
 
 
-def needs(start_method: str = "spawn", libuv: bool = False, windows: bool = False) -> pytest.MarkDecorator:
+def needs(
+    start_method: str = "spawn", libuv: bool = False, port_owners: bool = False, windows: bool = False
+) -> pytest.MarkDecorator:
     """Skip a test where the machine lacks what it needs, and say what that is.
 
     A test that could run on Windows is not to be skipped there: there is no argument for 'not on Windows'.
@@ -27,6 +30,7 @@ def needs(start_method: str = "spawn", libuv: bool = False, windows: bool = Fals
     Args:
         start_method: A start method of :mod:`multiprocessing`. Windows has ``"spawn"`` only.
         libuv: Whether torch needs libuv, which no build for Windows has. The launcher ``torchrun`` insists on it.
+        port_owners: Whether the system has to tell which process listens on a port. Wine 8 does not.
         windows: Whether it is about Windows.
 
     """
@@ -35,6 +39,13 @@ def needs(start_method: str = "spawn", libuv: bool = False, windows: bool = Fals
         missing.append(f"the start method '{start_method}'")
     if libuv and sys.platform == "win32":
         missing.append("a torch with libuv")
+    if port_owners and is_wine():
+        missing.append("a system that tells which process listens on a port")
     if windows and sys.platform != "win32":
         missing.append("Windows")
     return pytest.mark.skipif(bool(missing), reason=f"Requires: [{' + '.join(missing)}]")
+
+
+def is_wine() -> bool:
+    """Whether this is Wine instead of Windows."""
+    return sys.platform == "win32" and hasattr(ctypes.WinDLL("ntdll"), "wine_get_version")

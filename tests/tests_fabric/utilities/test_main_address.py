@@ -101,17 +101,18 @@ def test_claim_listens_where_clients_look(found, bindable, listens_on, exported)
         claim.release()
 
 
-def test_loopback_interface():
+def test_loopback_interface(tmp_path):
     """Gloo accepts the name: it listens on an address of this interface."""
     interface = _loopback_interface()
     assert interface is not None
-    command = (
-        "import torch.distributed as dist; dist.init_process_group('gloo', store=dist.HashStore(), rank=0,"
-        " world_size=1); dist.barrier(); dist.destroy_process_group()"
+    script = (
+        "import sys, torch.distributed as dist\n"
+        "dist.init_process_group('gloo', store=dist.FileStore(sys.argv[1], 1), rank=0, world_size=1)\n"
+        "dist.barrier()\n"
+        "dist.destroy_process_group()\n"
     )
-    subprocess.run(
-        [sys.executable, "-c", command], env={**os.environ, "GLOO_SOCKET_IFNAME": interface}, check=True, timeout=120
-    )
+    command = [sys.executable, "-c", script, str(tmp_path / "store")]
+    subprocess.run(command, env={**os.environ, "GLOO_SOCKET_IFNAME": interface}, check=True, timeout=300)
 
 
 def test_system_without_loopback_interface():

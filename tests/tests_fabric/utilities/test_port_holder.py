@@ -20,11 +20,13 @@ from unittest import mock
 import pytest
 
 from lightning.fabric.utilities.port_holder import _describe_refusal, _find_port_holder
+from tests_fabric.helpers.needs import needs
 from tests_fabric.strategies.launchers.conftest import leave_nothing_behind  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("leave_nothing_behind")
 
 
+@needs(port_owners=True)
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 def test_holder_is_found(family, host):
     """This process is found, with its program, as long as it listens and no longer."""
@@ -48,7 +50,7 @@ def test_holder_is_found(family, host):
 
 def test_holder_that_the_system_does_not_tell():
     with mock.patch("lightning.fabric.utilities.port_holder._find_port_holder", return_value=None):
-        assert _describe_refusal(OSError(10048, "in use"), 29500) == "another process has it."
+        assert _describe_refusal(OSError(10048, "in use"), 29500) == "another process listens on it."
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.fabric.utilities.distributed import _init_dist_connection
 from lightning.fabric.utilities.main_port import _bind
 from lightning.fabric.utilities.rendezvous_errors import _explain_failure, _Meeting
+from tests_fabric.helpers.needs import needs
 from tests_fabric.strategies.launchers.conftest import leave_nothing_behind  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("leave_nothing_behind")
@@ -117,6 +118,7 @@ def init_process_group(monkeypatch, port, world_size):
     _init_dist_connection(LightningEnvironment(), "gloo", 0, world_size, timeout=timedelta(seconds=2))
 
 
+@needs(port_owners=True)
 def test_holder_of_the_port_is_named(monkeypatch):
     """A rank of another launcher, where the port can't be chosen here, tells who has it."""
     with _bind("0.0.0.0", 0) as listener:  # noqa: S104

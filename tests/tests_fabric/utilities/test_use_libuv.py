@@ -21,7 +21,7 @@ from tests_fabric.helpers.needs import needs
 
 
 @needs(windows=True)
-@pytest.mark.parametrize(("value", "expected"), [(None, "0"), ("0", "0"), ("1", "1")])
+@pytest.mark.parametrize(("value", "expected"), [(None, "0"), ("1", "1")])
 def test_use_libuv_is_the_users(value, expected):
     """Importing Lightning sets the variable only if the user has not."""
     environment = {name: text for name, text in os.environ.items() if name != "USE_LIBUV"}

@@ -32,15 +32,17 @@ class _PortHolder(NamedTuple):
     """A process that listens on a port.
 
     Args:
-        pid: The process' identifier.
+        pid: The process' identifier, or ``None`` where the system does not tell.
         program: The program's name, or ``None`` where the system does not tell.
 
     """
 
-    pid: int
+    pid: Optional[int]
     program: Optional[str]
 
     def __str__(self) -> str:
+        if self.pid is None:
+            return "another process"
         return f"process {self.pid}" + (f" ({self.program})" if self.program else "")
 
 
@@ -79,7 +81,7 @@ def _describe_refusal(error: OSError, port: int) -> str:
     number = getattr(error, "winerror", None) or error.errno
     holder = _find_port_holder(port)
     if number in _IN_USE or (number in _FORBIDDEN and holder is not None):
-        return f"{holder} listens on it." if holder is not None else "another process has it."
+        return f"{holder or 'another process'} listens on it."
     if number in _FORBIDDEN:
         return _describe_forbidden(port)
     return f"the system says '{error}'."
@@ -139,7 +141,8 @@ def _find_on_windows(port: int) -> Optional[_PortHolder]:
         numbers: List[int] = list(table)
         for start in range(1, 1 + numbers[0] * columns, columns):
             if socket.ntohs(numbers[start + local_port] & 0xFFFF) == port:
-                return _PortHolder(numbers[start + pid], _program_on_windows(numbers[start + pid]))
+                owner = numbers[start + pid] or None  # Wine 8 says 0
+                return _PortHolder(owner, owner and _program_on_windows(owner))
     return None
 
 

@@ -85,16 +85,18 @@ def _with_message(error: Exception, message: str) -> Exception:
 
 
 def _explain_in_use(meeting: _Meeting) -> str:
-    holder = _find_port_holder(meeting.port)
-    held = f"{holder} listens on it" if holder is not None else "another process has it"
+    holder = _find_port_holder(meeting.port) or "another process"
     return (
-        f"Rank {meeting.rank} can't listen on the main port {meeting.port}: {held}. That can be a process of an earlier"
-        " run that has not ended: end it. Or another program uses the port: set the environment variable `MASTER_PORT`"
-        " to one that is free, or unset it where Lightning starts the processes, so that it chooses one itself."
+        f"Rank {meeting.rank} can't listen on the main port {meeting.port}: {holder} listens on it. That can be a"
+        " process of an earlier run that has not ended: end it. Or another program uses the port: set the environment"
+        " variable `MASTER_PORT` to one that is free, or unset it where Lightning starts the processes, so that it"
+        " chooses one itself."
     )
 
 
 def _explain_forbidden(meeting: _Meeting) -> str:
+    if _find_port_holder(meeting.port) is not None:
+        return _explain_in_use(meeting)  # so Windows forbids a port that another process has for itself
     return (
         f"Rank {meeting.rank} must not listen on the main port {meeting.port}: {_describe_forbidden(meeting.port)} Set"
         " the environment variable `MASTER_PORT` to another port, or unset it where Lightning starts the processes."
