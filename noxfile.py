@@ -84,7 +84,6 @@ def bench(session: nox.Session) -> None:
     for script in ("worker_start.py", "first_step.py"):
         command = ["python", f"benchmarks/{script}", str(pristine), str(patched), *session.posargs]
         session.run(*command, interrupt_timeout=TIME_TO_END)
-    session.run("python", "benchmarks/inheritance_cost.py", interrupt_timeout=TIME_TO_END)
 
 
 @nox.session

@@ -4,7 +4,6 @@
 
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -12,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pairs import print_pairs
+from pairs import parse_arguments, print_pairs
 
 SCRIPT = """
 import json
@@ -67,11 +66,7 @@ def measure(fork: Path, script: Path, strategy: str) -> float:
 
 def main() -> None:
     """Parse the command line, measure, print the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pristine", type=Path, help="the fork without patches")
-    parser.add_argument("patched", type=Path, help="the fork with the patches")
-    parser.add_argument("--pairs", type=int, default=20, help="how often to run the script on each (default: 20)")
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__, pairs=20)
 
     pairs: list[dict[str, list[float]]] = []
     strategies = ("ddp", "ddp_spawn")

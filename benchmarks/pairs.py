@@ -1,11 +1,28 @@
-"""Print what was measured in pairs: the medians of both sides, and the ratio with its standard error."""
+"""What the benchmarks share that compare two forks in pairs: the command line, and the table."""
 
+import argparse
 import os
 import platform
 import statistics
+from pathlib import Path
 
 import torch
 from tabulate import tabulate
+
+
+def parse_arguments(description: str | None, pairs: int) -> argparse.Namespace:
+    """Parse the command line of a benchmark.
+
+    Args:
+        description: What the benchmark measures.
+        pairs: How many pairs it takes by default.
+
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pristine", type=Path, help="the fork without patches")
+    parser.add_argument("patched", type=Path, help="the fork with the patches")
+    parser.add_argument("--pairs", type=int, default=pairs, help=f"how often to measure on each (default: {pairs})")
+    return parser.parse_args()
 
 
 def print_pairs(pairs: list[dict[str, list[float]]], columns: list[str]) -> None:

@@ -7,7 +7,6 @@ measured here: hence so many pairs.
 
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -15,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pairs import print_pairs
+from pairs import parse_arguments, print_pairs
 
 # Guarded, so that a worker imports it to its end with and without the patches
 SCRIPT = """
@@ -90,11 +89,7 @@ class Job:
 
 def main() -> None:
     """Parse the command line, measure, print the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pristine", type=Path, help="the fork without patches")
-    parser.add_argument("patched", type=Path, help="the fork with the patches")
-    parser.add_argument("--pairs", type=int, default=50, help="how many workers to start on each (default: 50)")
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__, pairs=50)
 
     pairs: list[dict[str, list[float]]] = []
     with tempfile.TemporaryDirectory() as folder:

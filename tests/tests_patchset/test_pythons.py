@@ -11,11 +11,7 @@ FABRIC = Path(__file__).parents[2] / "src" / "lightning" / "fabric"
 LAUNCHERS = FABRIC / "strategies" / "launchers"
 VERSIONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]
 
-# There is no torch for most of these Pythons here: stands in for the two things that the modules import of others
-SCRIPT = """
-import importlib.util
-import logging
-import multiprocessing
+STAND_IN = """
 import sys
 import types
 
@@ -25,6 +21,15 @@ def stand_in(name, **attributes):
     module.__path__ = []
     vars(module).update(attributes)
     return module
+"""
+
+# There is no torch for most of these Pythons here: stands in for the two things that the modules import of others
+SCRIPT = """
+import importlib.util
+import logging
+import multiprocessing
+import sys
+import types
 
 
 def rank_zero_only():
@@ -74,13 +79,6 @@ import os
 import socket
 import sys
 import types
-
-
-def stand_in(name, **attributes):
-    module = sys.modules[name] = types.ModuleType(name)
-    module.__path__ = []
-    vars(module).update(attributes)
-    return module
 
 
 class TCPStore:
@@ -137,7 +135,7 @@ def test_import_ends_at_the_launch(version: str, method: str, tmp_path: Path) ->
     if method == "forkserver" and os.name == "nt":
         pytest.skip("Windows has no fork server")
     script = tmp_path / "train.py"
-    script.write_text(f"FOLDER = {LAUNCHERS.as_posix()!r}\nMETHOD = {method!r}\n{SCRIPT}", encoding="utf-8")
+    script.write_text(f"FOLDER = {LAUNCHERS.as_posix()!r}\nMETHOD = {method!r}\n{STAND_IN}\n{SCRIPT}", encoding="utf-8")
     result = subprocess.run([python, str(script)], capture_output=True, text=True, timeout=120)
     assert result.stdout.splitlines() == ["[(2, '__mp_main__'), (4, '__mp_main__')]", "exit status 1"], result.stderr
     assert f"`late` is not defined in {script}" in result.stderr
@@ -150,7 +148,7 @@ def test_port_is_claimed(version: str, tmp_path: Path) -> None:
     if python is None:
         pytest.skip(f"Python {version} is not installed")
     script = tmp_path / "train.py"
-    script.write_text(f"FOLDER = {(FABRIC / 'utilities').as_posix()!r}\n{MEETING}", encoding="utf-8")
+    script.write_text(f"FOLDER = {(FABRIC / 'utilities').as_posix()!r}\n{STAND_IN}\n{MEETING}", encoding="utf-8")
     command = [python, "-W", "error", str(script)]
     output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert output.split() == ["True", "True"]

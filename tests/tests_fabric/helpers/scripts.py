@@ -30,21 +30,25 @@ import pytest
 
 from tests_fabric.helpers.needs import needs
 
-# Defines what a script works on. The weights that it learns are exact in floating-point arithmetic, in any order.
-DATA = """
+# Defines how a script tells the test what happens in its processes
+RECORD = """
 import json
-import multiprocessing
 import os
-import sys
-
-import torch
-from torch.utils.data import DataLoader, Dataset
 
 
 def record(event, **values):
     # a file for each process, so that no two of them write to the same one
     with open(os.path.join(os.environ["RECORDS"], f"{os.getpid()}.jsonl"), "a") as file:
         print(json.dumps(dict(values, event=event, pid=os.getpid())), file=file)
+"""
+
+# Defines what a script works on. The weights that it learns are exact in floating-point arithmetic, in any order.
+DATA = f"""{RECORD}
+import multiprocessing
+import sys
+
+import torch
+from torch.utils.data import DataLoader, Dataset
 
 
 class Numbers(Dataset):

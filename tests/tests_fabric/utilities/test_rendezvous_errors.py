@@ -58,6 +58,8 @@ def make_meeting(rank=0, missing=()):
         ("Distributed package doesn't have NCCL built in", 'process_group_backend="gloo"'),
         ("Timed out after 61 seconds waiting for clients. 1/4 clients joined.", "ranks came to 127.0.0.1, port 29500"),
         ("The client socket has timed out after 60000ms while trying to connect to (127.0.0.1, 29500).", "timedelta"),
+        # The number of a port is not taken for that of an error
+        ("The client socket has timed out after 60000ms while trying to connect to (localhost, 10048).", "timedelta"),
         ("connect() timed out. Original timeout was 1800000 ms.", "timedelta"),
         ("Socket Timeout", "timedelta"),
         ("wait timeout after 10000ms, keys: /default_pg/0//cpu//0/0", "timedelta"),

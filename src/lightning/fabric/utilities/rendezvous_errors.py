@@ -187,20 +187,21 @@ _EXPLANATIONS = (
     _Explanation(r"unable to find address for", _explain_unknown_interface),
     _Explanation(r"(doesn't have|does not have|no) NCCL (built|support)|built without NCCL", _explain_no_nccl),
     _Explanation(
-        r"EADDRINUSE|address (is )?already in use|only one usage of each socket address|\b10048\b", _explain_in_use
+        r"EADDRINUSE|address (is )?already in use|only one usage of each socket address|(error|code): -?10048\b",
+        _explain_in_use,
     ),
     _Explanation(
-        r"(socket|listen|bind).*(EACCES|permission denied|forbidden by its access permissions|\b10013\b)",
+        r"(socket|listen|bind).*(EACCES|permission denied|forbidden by its access permissions|(error|code): -?10013\b)",
         _explain_forbidden,
     ),
     _Explanation(
         r"timed out (after .*(waiting for clients|while trying to connect)|connecting)|- timed out|socket timeout"
-        r"|wait timeout|connect(ion|\(\))? time(d |-)?out|ETIMEDOUT|\b10060\b",
+        r"|wait timeout|connect(ion|\(\))? time(d |-)?out|ETIMEDOUT|(error|code): -?10060\b",
         _explain_timeout,
     ),
     _Explanation(
         r"network address(es)? of .*|EHOSTUNREACH|ENETUNREACH|ECONNREFUSED|connection refused|EADDRNOTAVAIL"
-        r"|\b100(49|51|61|65)\b",
+        r"|(error|code): -?100(49|51|61|65)\b",
         _explain_unreachable,
     ),
 )

@@ -24,27 +24,19 @@ from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.fabric.utilities.main_port import _claim_main_port, _serve_main_port
 from tests_fabric.helpers import namespaces, port_thief
 from tests_fabric.helpers.needs import is_wine, needs
-from tests_fabric.helpers.scripts import make_script, run_command, run_python, run_script, under_main_guard
+from tests_fabric.helpers.scripts import RECORD, make_script, run_command, run_python, run_script, under_main_guard
 
 pytestmark = pytest.mark.usefixtures("leave_nothing_behind")
 
 DEFINITIONS = """
 import ipaddress
-import json
-import os
 import sys
-import time
 from datetime import timedelta
 
 import torch
 
 from lightning.fabric import Fabric
 from lightning.fabric.strategies import DDPStrategy
-
-
-def record(event, **values):
-    with open(os.path.join(os.environ["RECORDS"], f"{os.getpid()}.jsonl"), "a") as file:
-        print(json.dumps(dict(values, event=event, pid=os.getpid())), file=file)
 
 
 def meet(fabric):
@@ -55,11 +47,10 @@ def meet(fabric):
 
 def wait_for(event, rank=0):
     # until that rank has come to this point
-    path = os.path.join(os.environ["RECORDS"], "..", event)
+    events = torch.distributed.FileStore(os.path.join(os.environ["RECORDS"], "..", "events"))
     if os.environ["LOCAL_RANK"] == str(rank):
-        open(path, "w").close()
-    while not os.path.exists(path):
-        time.sleep(0.05)
+        events.set(event, "")
+    events.wait([event], timedelta(seconds=120))
 
 
 def launch(start_method="popen", devices=2, timeout=60, function=meet, **kwargs):
@@ -81,7 +72,7 @@ START_METHODS = [
 
 
 def run_launch(tmp_path, body, definitions="", args=(), **env):
-    return run_script(tmp_path, DEFINITIONS, definitions, under_main_guard(body), args=args, env=env)
+    return run_script(tmp_path, RECORD, DEFINITIONS, definitions, under_main_guard(body), args=args, env=env)
 
 
 def assert_met(run, world_size=2, times=1):
@@ -133,11 +124,23 @@ if "LOCAL_RANK" not in os.environ and __name__ == "__main__":
     type(os.environ).__setitem__ = set_variable
 """
 
+MEET_AND_LOOK = f"""
+{namespaces.LISTENERS}
+
+
+def meet_and_look(fabric):
+    meet(fabric)
+    fabric.barrier()
+    if fabric.global_rank == 0:
+        record_listeners()
+    fabric.barrier()
+"""
+
 LEAVE_PORT_UNCLAIMED = """
 import lightning.fabric.strategies.launchers.multiprocessing as multiprocessing_launcher
 import lightning.fabric.strategies.launchers.subprocess_script as subprocess_launcher
 
-multiprocessing_launcher._claim_main_port_for_ranks = subprocess_launcher._claim_main_port = lambda *_: None
+multiprocessing_launcher._claim_main_port = subprocess_launcher._claim_main_port = lambda *_: None
 """
 
 
@@ -159,38 +162,22 @@ def test_port_without_claim_is_stolen(tmp_path):
 def test_many_jobs_at_once(tmp_path):
     """Jobs that start at the same time on one machine do not get into each other's way."""
     jobs, times = (20, 10) if os.getenv("PL_RUN_LAUNCH_MATRIX") == "1" else (3, 1)
-    folders = [tmp_path / str(number) for number in range(jobs)]
-    for folder in folders:
-        folder.mkdir()
-    for _ in range(times):
+    for time in range(times):
+        folders = [tmp_path / f"{time}-{job}" for job in range(jobs)]
+        for folder in folders:
+            folder.mkdir()
         with ThreadPoolExecutor(jobs) as executor:
             runs = list(executor.map(lambda folder: run_launch(folder, "launch(timeout=600)"), folders))
         ports = {assert_met(run)[-1]["MASTER_PORT"] for run in runs}
         assert len(ports) == jobs
-        for folder in folders:
-            for file in (folder / "records").iterdir():
-                file.unlink()
 
 
 @pytest.mark.parametrize("start_method", START_METHODS[:2])
 def test_one_node_listens_on_loopback_only(start_method, tmp_path):
     """Neither the store nor gloo can be reached from the network, also where the host name leads there."""
     namespaces.skip_without_namespaces()
-    body = f"""
-    launch({start_method!r}, function=meet_and_look)
-    """
-    definitions = (
-        namespaces.LISTENERS
-        + """
-def meet_and_look(fabric):
-    meet(fabric)
-    fabric.barrier()
-    if fabric.global_rank == 0:
-        record_listeners()
-    fabric.barrier()
-"""
-    )
-    (tmp_path / "train.py").write_text(make_script(DEFINITIONS, definitions, under_main_guard(body)))
+    body = f"launch({start_method!r}, function=meet_and_look)"
+    (tmp_path / "train.py").write_text(make_script(RECORD, DEFINITIONS, MEET_AND_LOOK, under_main_guard(body)))
     hosts = namespaces.write_hosts(tmp_path, machine="10.99.0.1")
     command = namespaces.on_machine("machine", hosts, "ip addr add 10.99.0.1/32 dev lo", [sys.executable, "train.py"])
     run = run_command(command, tmp_path, tmp_path / "records")
@@ -203,19 +190,8 @@ def meet_and_look(fabric):
 def test_two_nodes(tmp_path):
     """With several nodes the store listens on all interfaces, and ranks of all nodes meet."""
     namespaces.skip_without_namespaces()
-    definitions = (
-        namespaces.LISTENERS
-        + """
-def meet_and_look(fabric):
-    meet(fabric)
-    if fabric.global_rank == 0:
-        record_listeners()
-    fabric.barrier()
-"""
-    )
-    (tmp_path / "train.py").write_text(
-        make_script(DEFINITIONS, definitions, under_main_guard("launch(num_nodes=2, function=meet_and_look)"))
-    )
+    body = "launch(num_nodes=2, function=meet_and_look)"
+    (tmp_path / "train.py").write_text(make_script(RECORD, DEFINITIONS, MEET_AND_LOOK, under_main_guard(body)))
     hosts = namespaces.write_hosts(tmp_path, first="10.99.0.1", second="10.99.0.2")
     # The second machine's network is made by the first one, which waits until the second one has told its process
     script = f"""
@@ -248,7 +224,7 @@ def meet_and_look(fabric):
 @needs(libuv=True)
 def test_outer_launcher_is_left_alone(tmp_path):
     """Where torchrun has started the ranks, the meeting point is torchrun's."""
-    (tmp_path / "train.py").write_text(make_script(DEFINITIONS, under_main_guard("launch()")))
+    (tmp_path / "train.py").write_text(make_script(RECORD, DEFINITIONS, under_main_guard("launch()")))
     args = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
     run = run_python(args, tmp_path, tmp_path / "records")
     assert all(record["GLOO_SOCKET_IFNAME"] is None for record in assert_met(run))

@@ -15,24 +15,14 @@
 import pytest
 
 from tests_fabric.helpers.needs import needs
-from tests_fabric.helpers.scripts import run_script, under_main_guard
+from tests_fabric.helpers.scripts import RECORD, run_script, under_main_guard
 from tests_fabric.strategies.launchers.conftest import leave_nothing_behind  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("leave_nothing_behind")
 
 DEFINITIONS = """
-import json
-import os
-
-import torch
-
 from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
-
-
-def record(event, **values):
-    with open(os.path.join(os.environ["RECORDS"], f"{os.getpid()}.jsonl"), "a") as file:
-        print(json.dumps(dict(values, event=event, pid=os.getpid())), file=file)
 
 
 class Model(BoringModel):
@@ -59,7 +49,7 @@ def fit(strategy):
 def test_one_trainer_after_the_other(strategy, tmp_path):
     """Each Trainer fits and tests, and none takes the port of an earlier one for the user's choice."""
     body = f"for _ in range(2):\n    fit({strategy!r})\n"
-    run = run_script(tmp_path, DEFINITIONS, under_main_guard(body), args=["-W", "error::ResourceWarning"])
+    run = run_script(tmp_path, RECORD, DEFINITIONS, under_main_guard(body), args=["-W", "error::ResourceWarning"])
     assert run.returncode == 0, run.output
     assert sorted(record["rank"] for record in run.of("end")) == [0, 0, 1, 1]
     assert len({record["port"] for record in run.of("end")}) == (1 if strategy == "ddp" else 2)
