@@ -77,13 +77,14 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure how fast ranks and workers start, with and without the patches; arguments are --pairs N."""
+    """Measure how fast ranks and workers start and what they are handed; arguments are --pairs N for the former."""
     install(session, "package", "--editable", str(ROOT))
     pristine, patched = make_fork(session, "pristine"), make_fork(session, hash_patches())
     install(session, "lightning", *group("bench"), "--editable", str(patched))
     for script in ("worker_start.py", "first_step.py"):
         command = ["python", f"benchmarks/{script}", str(pristine), str(patched), *session.posargs]
         session.run(*command, interrupt_timeout=TIME_TO_END)
+    session.run("python", "benchmarks/hand_over.py", str(patched), interrupt_timeout=TIME_TO_END)
 
 
 @nox.session

@@ -7,6 +7,7 @@ real one are its boundary, and are the only ones that are replaced. git is alway
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -77,6 +78,16 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for role in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{role}_NAME", "Someone Else")
         monkeypatch.setenv(f"GIT_{role}_EMAIL", "someone@example.com")
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl+C be heard: a shell that runs the tests in the background makes them, and all they start, ignore it."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

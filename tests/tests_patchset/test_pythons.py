@@ -43,7 +43,7 @@ stand_in("torch.utils.data", get_worker_info=lambda: None)
 stand_in("lightning.fabric.utilities.rank_zero", rank_zero_only=rank_zero_only)
 stand_in("lightning.fabric.strategies")
 launchers = stand_in("lightning.fabric.strategies.launchers")
-for name in ("main_script", "inheritance"):
+for name in ("global_state", "main_script", "inheritance"):
     spec = importlib.util.spec_from_file_location(launchers.__name__ + "." + name, FOLDER + "/" + name + ".py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     setattr(launchers, name, module)
@@ -54,10 +54,11 @@ multiprocessing.set_start_method(METHOD, force=True)
 
 
 def double(value):
-    return 2 * value, __name__
+    return 2 * value, __name__, logging.getLogger("lightning.fabric").level
 
 
 launchers.inheritance._guard_launch()
+logging.getLogger("lightning.fabric").setLevel(17)
 with multiprocessing.Pool(1) as pool:
     print(pool.map(double, [1, 2]))
 
@@ -137,7 +138,7 @@ def test_import_ends_at_the_launch(version: str, method: str, tmp_path: Path) ->
     script = tmp_path / "train.py"
     script.write_text(f"FOLDER = {LAUNCHERS.as_posix()!r}\nMETHOD = {method!r}\n{STAND_IN}\n{SCRIPT}", encoding="utf-8")
     result = subprocess.run([python, str(script)], capture_output=True, text=True, timeout=120)
-    assert result.stdout.splitlines() == ["[(2, '__mp_main__'), (4, '__mp_main__')]", "exit status 1"], result.stderr
+    assert result.stdout.splitlines() == ["[(2, '__mp_main__', 17), (4, '__mp_main__', 17)]", "exit status 1"], result.stderr
     assert f"`late` is not defined in {script}" in result.stderr
     assert result.stderr.count("launches without an `if __name__") == 1
 

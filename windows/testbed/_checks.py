@@ -15,6 +15,7 @@ from testbed._summary import Summary, read_junit
 from testbed._wheels import compile_python
 
 ROOT = Path(__file__).resolve().parents[2]
+_IMPORTS = ROOT / "windows" / "imports"
 
 _TESTS_LIMIT = 3600.0
 # The rest is as in pyproject.toml. As many processes as Linux has cores: the ones of the tests, mostly, wait for torch.
@@ -83,4 +84,5 @@ def _environment(bed: Bed, fork: Path, **variables: str) -> dict[str, str]:
     """Return the environment of a Windows Python that imports a fork of Lightning, compiled if need be."""
     source = fork / "src"
     compile_python(source, for_good=False)
-    return bed.wine.environment(PYTHONPATH=windows_path(source), **variables)
+    path = ";".join(map(windows_path, (_IMPORTS, source)))
+    return bed.wine.environment(PYTHONPATH=path, TESTBED_FORK=windows_path(source), **variables)

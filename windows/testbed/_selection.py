@@ -12,6 +12,7 @@ ALL = ("tests/tests_fabric", "tests/tests_pytorch")
 _FABRIC = "tests/tests_fabric/strategies/launchers/test_inheritance.py"
 _FORK_SERVER = "tests/tests_fabric/strategies/launchers/test_fork_server.py"
 _PORT = "tests/tests_fabric/strategies/launchers/test_main_port.py"
+_STATE = "tests/tests_fabric/strategies/launchers/test_global_state.py"
 _TRAINER = "tests/tests_pytorch/strategies/launchers/test_inheritance_with_trainer.py"
 
 SELECTION = (
@@ -33,6 +34,9 @@ SELECTION = (
     f"{_PORT}::test_process_group_is_made_again[spawn]",
     f"{_PORT}::test_port_is_free_after_ctrl_c",
     "tests/tests_fabric/utilities",
+    # The state of the parent
+    f"{_STATE}::test_every_setting_arrives_in_ranks_and_workers[spawn]",
+    f"{_STATE}::test_child_that_does_without_torch",
     # Without processes that import torch
     f"{_TRAINER}::test_guard_is_outside_of_the_error_handling",
     f"{_FABRIC}::test_process_that_is_left_behind",
@@ -42,6 +46,10 @@ SELECTION = (
     f"{_FABRIC}::test_ipython_is_not_imported_in_children",
     f"{_FABRIC}::test_main_script_without_inheritance_does_nothing",
     f"{_FABRIC}::test_not_a_dataloader_worker",
+    f"{_STATE}::test_every_setting_has_a_line",
+    f"{_STATE}::test_snapshot_of_another_version",
+    f"{_STATE}::test_warning_filters_are_replaced",
+    f"{_STATE}::test_what_torch_does_not_have_is_left_out",
     # Skipped
     f"{_FABRIC}::test_outer_launcher",
     _FORK_SERVER,

@@ -15,7 +15,8 @@
 
 A forked child inherits its parent's world; a spawned child must be handed it. In particular, such a child imports the
 main script anew. Where the script launches without a main guard, the child must not launch again but stop there: at
-that line, the parent's ``__main__`` had no more in it either.
+that line, the parent's ``__main__`` had no more in it either. And it starts with torch's own settings instead of those
+that the program has made (see :mod:`~lightning.fabric.strategies.launchers.global_state`).
 
 """
 
@@ -29,7 +30,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 from torch.utils.data import get_worker_info
 
-from lightning.fabric.strategies.launchers import main_script
+from lightning.fabric.strategies.launchers import global_state, main_script
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 _log = logging.getLogger(__name__)
@@ -124,8 +125,12 @@ class _PreparationData:
 
     def __call__(self, name: str) -> Dict[str, Any]:
         data = self._get_preparation_data(name)
+        if _KEY in data or not os.path.isfile(main_script.__file__):
+            return data
+        state = global_state._capture()
         path, module = data.get("init_main_from_path"), data.get("init_main_from_name")
-        if _KEY in data or not _is_imported_by_children(path, module) or not os.path.isfile(main_script.__file__):
+        if not _is_imported_by_children(path, module):
+            data[_KEY] = _Inheritance(None, None, False, state)
             return data
 
         # Once for each job: by the first child of rank 0, or of the process that launches it. A fork server is started
@@ -133,7 +138,7 @@ class _PreparationData:
         can_explain = rank_zero_only.rank == 0 and main_script.KEPT_NAME not in sys.modules
         data.pop("init_main_from_name", None)
         data["init_main_from_path"] = _MainScriptPath(main_script.__file__, _Inheritance(path, module, can_explain))
-        data[_KEY] = _Inheritance(path, module, can_explain and not self._explained)
+        data[_KEY] = _Inheritance(path, module, can_explain and not self._explained, state)
         self._explained = True
         return data
 
@@ -145,20 +150,30 @@ class _Inheritance:
     built-in types only and is a call of the standard library that runs ``main_script.py`` by its path.
 
     Args:
-        path: The path of the main script, or ``None`` if it was run as a module.
-        module: The name of the main module, or ``None`` if it was run by its path.
+        path: The path of the main script, or ``None`` if it was run as a module or is not imported by the child.
+        module: The name of the main module, or ``None`` if it was run by its path or is not imported by the child.
         explain: Whether the child tells the user about a missing main guard when it finds that it is missing.
+        state: The global state of the parent. ``None`` for a fork server, which does no work of its own.
 
     """
 
-    def __init__(self, path: Optional[str], module: Optional[str], explain: bool) -> None:
+    def __init__(
+        self, path: Optional[str], module: Optional[str], explain: bool, state: Optional[Dict[str, Any]] = None
+    ) -> None:
         # `str`, because the debugger's path of a script is an instance of a class of its own
         self.path = None if path is None else str(path)
         self.module = module
         self.explain = explain
+        self.state = state
 
     def __reduce__(self) -> Tuple[Callable[..., Any], Tuple[str, Dict[str, Any], str]]:
-        handed_over = {"path": self.path, "module": self.module, "explain": self.explain}
+        state = self.state and {
+            "state": self.state,
+            "name": global_state.__name__,
+            "path": global_state.__file__,
+            "modules": global_state.MODULES_WITH_STATE,
+        }
+        handed_over = {"path": self.path, "module": self.module, "explain": self.explain, "state": state}
         return runpy.run_path, (main_script.__file__, {"handed_over": handed_over}, main_script.RUN_NAME)
 
 
