@@ -16,6 +16,7 @@ Process = Callable[..., "subprocess.Popen[str]"]
 Snapshot = Callable[[Path], dict[str, "bytes | None"]]
 
 
+@pytest.mark.git
 def test_fork_from_an_index_of_files(tmp_path: Path, process: Process) -> None:
     started = process("fork", "2.6.6", "fork", "--pristine")
     out, err = started.communicate(timeout=120)
@@ -26,6 +27,7 @@ def test_fork_from_an_index_of_files(tmp_path: Path, process: Process) -> None:
     assert not list((tmp_path / "temporary").iterdir())
 
 
+@pytest.mark.git
 @pytest.mark.parametrize("command", [("fork", "2.6.6", "fork", "--pristine"), ("fork", "2.6.98", "--pristine")])
 def test_no_network(tmp_path: Path, process: Process, snapshot: Snapshot, command: tuple[str, ...]) -> None:
     before = snapshot(tmp_path)
@@ -74,6 +76,7 @@ def test_interpreter_without_pip(tmp_path: Path, interpreter: Path, monkeypatch:
         _index.released_versions()
 
 
+@pytest.mark.git
 def test_a_failing_pip_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "git")  # fails with something else than an absent release
     with pytest.raises(CommandError, match="git -m pip index versions") as caught:
@@ -81,6 +84,7 @@ def test_a_failing_pip_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "unknown option: -m" in str(caught.value)
 
 
+@pytest.mark.git
 def test_real_release(tmp_path: Path, process: Process) -> None:
     """The one test that downloads: a fork of the newest release, from the package index that pip is set up for."""
     pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}

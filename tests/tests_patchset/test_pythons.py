@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,9 @@ except RuntimeError as error:
 
 
 def _find_python(version: str) -> str | None:
-    """Return the path of an interpreter of this version, from the PATH or from pyenv."""
+    """Return the path of an interpreter of this version: this one, one of pyenv or one on the PATH."""
+    if version == "{}.{}".format(*sys.version_info):
+        return sys.executable
     found = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
     return str(found[-1]) if found else shutil.which(f"python{version}")
 
@@ -138,7 +141,9 @@ def test_import_ends_at_the_launch(version: str, method: str, tmp_path: Path) ->
     script = tmp_path / "train.py"
     script.write_text(f"FOLDER = {LAUNCHERS.as_posix()!r}\nMETHOD = {method!r}\n{STAND_IN}\n{SCRIPT}", encoding="utf-8")
     result = subprocess.run([python, str(script)], capture_output=True, text=True, timeout=120)
-    assert result.stdout.splitlines() == ["[(2, '__mp_main__', 17), (4, '__mp_main__', 17)]", "exit status 1"], result.stderr
+    assert result.stdout.splitlines() == ["[(2, '__mp_main__', 17), (4, '__mp_main__', 17)]", "exit status 1"], (
+        result.stderr
+    )
     assert f"`late` is not defined in {script}" in result.stderr
     assert result.stderr.count("launches without an `if __name__") == 1
 

@@ -2,6 +2,9 @@
 
 import hashlib
 import importlib
+import os
+import py_compile
+import subprocess
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -225,3 +228,38 @@ def test_summary_lists_reasons(load, tmp_path: Path) -> None:
         "skipped 2: no fork server",
         "1 passed, 2 failed, 2 skipped",
     ]
+
+
+def test_fast_imports_find_what_python_finds(tmp_path: Path) -> None:
+    """The finder for folders that do not change finds modules, packages and namespaces, compiled or not."""
+    for name, text in {
+        "module.py": "value = 1",
+        "package/__init__.py": "",
+        "package/inner.py": "value = 2",
+        "namespace/inner.py": "value = 3",
+        "compiled.py": "value = 4",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    py_compile.compile(str(tmp_path / "compiled.py"), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
+    (tmp_path / "compiled.py").write_text("value = 5", encoding="utf-8")  # nobody looks at that any more
+    code = """if True:
+        import inspect, sys
+        import compiled, module, namespace.inner, package.inner
+        print(module.value, package.inner.value, namespace.inner.value, compiled.value)
+        print(inspect.getsource(module).strip(), type(package.__spec__.loader).__name__)
+        try:
+            import package.missing
+        except ModuleNotFoundError as error:
+            print(error)
+    """
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "windows" / "imports"), str(tmp_path)])}
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**env, "TESTBED_FORK": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert result.stdout.splitlines() == ["1 2 3 4", "value = 1 Loader", "No module named 'package.missing'"]

@@ -1,11 +1,13 @@
 """Makes imports faster under Wine, where each look at a file takes most of a millisecond.
 
 Python imports it at its start, because the folder is on the path of all processes in the test bed. An import of torch
-and Lightning looks at 14,000 files and folders, two for each module only to see whether it has changed. The interpreter,
-its packages and the fork of Lightning do not change while tests run: for them, a folder is listed once, and compiled
-files are taken as they are. All other modules, those that tests write among them, are imported as ever.
+and Lightning looks at thousands of files and folders, twice for each module only to see whether it has changed. The
+interpreter, its packages and the fork of Lightning do not change while tests run: there, a folder is listed once, and
+compiled files are taken as they are. All other modules, those that tests write among them, are imported as ever.
 
 """
+
+# ruff: noqa: PTH112, PTH118 (pathlib would be one more import of each process)
 
 import os
 import sys
@@ -23,6 +25,7 @@ class Loader(SourceFileLoader):
     """Loads the compiled file without a look at the source, if there is one."""
 
     def get_code(self, fullname: str) -> CodeType | None:
+        """Return the code of a module."""
         compiled = cache_from_source(self.path)
         try:
             with open_code(compiled) as file:
@@ -41,6 +44,7 @@ class Finder(FileFinder):
     _is_folder: dict[str, bool] | None = None
 
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return where a module lies in the folder, a namespace package if there is nothing else, or ``None``."""
         name = fullname.rpartition(".")[2]
         entries = self._list()
         package = os.path.join(self.path, name)

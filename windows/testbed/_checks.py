@@ -53,9 +53,6 @@ def reproduce(bed: Bed, pristine: Path, patched: Path, figures_file: Path) -> li
 def run_tests(bed: Bed, patched: Path, arguments: Sequence[str], junit: Path, report: Report) -> Summary:
     """Run pytest under Wine.
 
-    The tests of the command line (``tests/tests_patchset``) are not run: they need git, and the index has no git for
-    Windows.
-
     Args:
         bed: The test bed.
         patched: The fork with the patches.
@@ -84,5 +81,6 @@ def _environment(bed: Bed, fork: Path, **variables: str) -> dict[str, str]:
     """Return the environment of a Windows Python that imports a fork of Lightning, compiled if need be."""
     source = fork / "src"
     compile_python(source, for_good=False)
-    path = ";".join(map(windows_path, (_IMPORTS, source)))
+    # The command line last: beside it lie the modules that the fork has in place
+    path = ";".join(map(windows_path, (_IMPORTS, source, ROOT / "src")))
     return bed.wine.environment(PYTHONPATH=path, TESTBED_FORK=windows_path(source), **variables)

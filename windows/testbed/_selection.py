@@ -6,8 +6,7 @@ and all tests that start no process that imports torch.
 
 """
 
-# Not tests/tests_patchset: it needs git, and the package index has no git for Windows
-ALL = ("tests/tests_fabric", "tests/tests_pytorch")
+ALL = ("tests/tests_fabric", "tests/tests_pytorch", "tests/tests_patchset")
 
 _FABRIC = "tests/tests_fabric/strategies/launchers/test_inheritance.py"
 _FORK_SERVER = "tests/tests_fabric/strategies/launchers/test_fork_server.py"
@@ -24,10 +23,8 @@ SELECTION = (
     f"{_FABRIC}::test_pool_and_manager_after_the_launch",
     # Messages with paths and lines
     f"{_FABRIC}::test_script_changes_between_launch_and_worker[changed]",
-    f"{_FABRIC}::test_child_without_inheritance[1]",
     # Main modules that are found in another way
     f"{_FABRIC}::test_main_module_without_a_file[stdin]",
-    f"{_FABRIC}::test_attributes_of_the_main_module[False]",
     # The main port: how sockets are shared and passed on, who holds a port, default address
     f"{_PORT}::test_port_is_owned_from_choice_to_use[popen]",
     f"{_PORT}::test_taken_port_on_one_node[spawn]",
@@ -50,6 +47,8 @@ SELECTION = (
     f"{_STATE}::test_snapshot_of_another_version",
     f"{_STATE}::test_warning_filters_are_replaced",
     f"{_STATE}::test_what_torch_does_not_have_is_left_out",
+    # The command line; most of it needs git, which the package index does not have for Windows
+    "tests/tests_patchset",
     # Skipped
     f"{_FABRIC}::test_outer_launcher",
     _FORK_SERVER,

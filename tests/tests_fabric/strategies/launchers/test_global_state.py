@@ -88,7 +88,9 @@ CHANGES = {
     "torch._C._get_nnpack_enabled": "backends.nnpack.set_flags(False)",
     "torch.backends.opt_einsum.enabled": "backends.opt_einsum.enabled = False",
     "torch.backends.opt_einsum.strategy": "backends.opt_einsum.strategy = 'greedy'",
-    "torch.backends.quantized.engine": "backends.quantized.engine = 'qnnpack'",
+    "torch.backends.quantized.engine": (
+        "backends.quantized.engine = (set(backends.quantized.supported_engines) - {backends.quantized.engine}).pop()"
+    ),
     "torch.__future__.get_overwrite_module_params_on_conversion": (
         "torch.__future__.set_overwrite_module_params_on_conversion(True)"
     ),
