@@ -74,7 +74,12 @@ def main() -> None:
             in_rank.append(milliseconds)
             size = len(pickled) // 2
             worker = subprocess.run(
-                [sys.executable, "-c", WORKER], env=environment, input=pickled, capture_output=True, text=True, check=True
+                [sys.executable, "-c", WORKER],
+                env=environment,
+                input=pickled,
+                capture_output=True,
+                text=True,
+                check=True,
             )
             in_worker.append(json.loads(worker.stdout))
     total = [sum(pair) for pair in zip(in_rank, in_worker, strict=True)]

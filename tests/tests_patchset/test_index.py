@@ -41,6 +41,7 @@ def test_no_network(tmp_path: Path, process: Process, snapshot: Snapshot, comman
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.git
 def test_version_that_the_index_lacks(tmp_path: Path, process: Process, snapshot: Snapshot) -> None:
     before = snapshot(tmp_path)
     started = process("fork", "2.6.98", "fork", "--pristine")
@@ -51,6 +52,7 @@ def test_version_that_the_index_lacks(tmp_path: Path, process: Process, snapshot
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.git
 def test_pip_settings_that_silence_it_do_not_matter(tmp_path: Path, process: Process) -> None:
     started = process("fork", "2.6.6", "fork", "--pristine", PIP_QUIET="3", PIP_REQUIRE_VIRTUALENV="1")
     _, err = started.communicate(timeout=120)

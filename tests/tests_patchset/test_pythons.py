@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests_fabric.helpers.needs import is_wine
+
 FABRIC = Path(__file__).parents[2] / "src" / "lightning" / "fabric"
 LAUNCHERS = FABRIC / "strategies" / "launchers"
 VERSIONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]
@@ -157,4 +159,4 @@ def test_port_is_claimed(version: str, tmp_path: Path) -> None:
     script.write_text(f"FOLDER = {(FABRIC / 'utilities').as_posix()!r}\n{STAND_IN}\n{MEETING}", encoding="utf-8")
     command = [python, "-W", "error", str(script)]
     output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert output.split() == ["True", "True"]
+    assert output.split() == [str(not is_wine()), "True"]  # Wine does not tell who listens on a port
