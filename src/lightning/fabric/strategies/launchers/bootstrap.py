@@ -170,7 +170,7 @@ class _State:
 
     def restore_in_time(self) -> None:
         """Arrange for the state to be restored; runs in the child, before anything else of its parent is unpickled."""
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
         # `multiprocessing` deletes its mark of an unfinished start when all is unpickled, whether or not it succeeded
         mark = _Mark()
         weakref.finalize(mark, self.restore).atexit = False
@@ -222,7 +222,7 @@ class _State:
         if spec is not None and hasattr(spec.loader, "__dict__"):
             self._restore_after_import(spec.loader, name)
         if not self._awaited:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
         return spec
 
     def _restore_after_import(self, loader: Any, name: str) -> None:

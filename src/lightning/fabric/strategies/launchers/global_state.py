@@ -355,7 +355,7 @@ def _get_matmul_precision() -> str:
     import torch
 
     try:
-        return torch.get_float32_matmul_precision()
+        return str(torch.get_float32_matmul_precision())
     except RuntimeError:
         allows_tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
     try:
@@ -377,11 +377,11 @@ def _get_cudnn_allow_tf32() -> bool:
 
     cudnn = torch.backends.cudnn
     try:
-        return cudnn.allow_tf32
+        return bool(cudnn.allow_tf32)
     except RuntimeError:
         if cudnn.conv.fp32_precision != cudnn.rnn.fp32_precision:
             raise
-        return cudnn.conv.fp32_precision != "tf32"
+        return bool(cudnn.conv.fp32_precision != "tf32")
 
 
 def _check_sparse_tensors(enabled: bool) -> None:
@@ -437,9 +437,10 @@ _Filter = Tuple[str, Any, str, str, Any, int]
 
 def _encode_filters() -> List[_Filter]:
     """Return Python's warning filters, with categories by name: a child may not be able to import them."""
+    filters: List[Any] = list(warnings.filters)
     return [
         (action, _encode_pattern(message), category.__module__, category.__qualname__, _encode_pattern(module), line)
-        for action, message, category, module, line in warnings.filters
+        for action, message, category, module, line in filters
     ]
 
 
