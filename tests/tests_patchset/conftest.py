@@ -95,12 +95,15 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl+C be heard: a shell that runs the tests in the background makes them, and all they start, ignore it."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Let signals be heard: in the background of a shell, or under nohup, the tests and all they start ignore some."""
+    before = {}
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        signum = getattr(signal, name, None)  # Windows has no SIGHUP
+        if signum is not None and signal.getsignal(signum) is signal.SIG_IGN:
+            before[signum] = signal.signal(signum, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
 
 
 @pytest.fixture
