@@ -8,11 +8,12 @@ is a new process that has imported torch and Lightning, as it has when its scrip
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 from pathlib import Path
+
+from pairs import describe_machine
 
 RANK = """
 import json
@@ -55,7 +56,7 @@ print(json.dumps(1000 * (time.perf_counter() - started)))
 
 
 def main() -> None:
-    """Run the benchmark and print a table."""
+    """Run the benchmark and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("patched", type=Path, help="the fork with the patches")
     parser.add_argument("--workers", type=int, default=20, help="how many workers to start (default: 20)")
@@ -85,8 +86,7 @@ def main() -> None:
     total = [sum(pair) for pair in zip(in_rank, in_worker, strict=True)]
     print(f"in the rank {statistics.median(in_rank):.2f} ms, in the worker {statistics.median(in_worker):.2f} ms,")
     print(f"together {statistics.median(total):.2f} ms (at most {max(total):.2f} ms), {size / 1000:.1f} kB")
-    machine = f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} processors"
-    print(f"medians of {arguments.workers} workers; {machine}")
+    print(f"medians of {arguments.workers} workers; {describe_machine()}")
 
 
 if __name__ == "__main__":

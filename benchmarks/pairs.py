@@ -41,5 +41,10 @@ def print_pairs(pairs: list[dict[str, list[float]]], columns: list[str]) -> None
     rows.append([f"{after} / {before}", *map(statistics.median, ratios)])
     rows.append(["standard error", *(statistics.stdev(column) / len(column) ** 0.5 for column in ratios)])
     print(tabulate(rows, ["", *columns], floatfmt=".3f"))
-    machine = f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} processors"
-    print(f"medians of {len(pairs)} pairs; torch {torch.__version__}, {machine}")
+    print(f"medians of {len(pairs)} pairs; {describe_machine()}")
+
+
+def describe_machine() -> str:
+    """Return what a figure depends on: the versions, the system and the number of processors."""
+    python = f"Python {platform.python_version()}"
+    return f"torch {torch.__version__}, {python}, {platform.platform()}, {os.cpu_count()} processors"

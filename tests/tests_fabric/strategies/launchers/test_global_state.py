@@ -146,6 +146,14 @@ class States(Dataset):
         return 0
 
 
+class Unpickled(States):
+    def __getstate__(self):
+        return {{"is": "not empty"}}
+
+    def __setstate__(self, state):
+        record("unpickled", dtype=str(torch.get_default_dtype()))
+
+
 def use_workers(start_method):
     list(DataLoader(States(), num_workers=1, multiprocessing_context=start_method))
 """
@@ -240,14 +248,6 @@ def test_what_the_rank_has_set_wins(tmp_path):
         "import torch\n\ntorch.set_default_dtype(torch.float16)\ntorch.backends.cudnn.benchmark = True\n\n"
         "def init_worker(worker_id):\n    pass\n"
     )
-    definitions = """
-    class Unpickled(States):
-        def __getstate__(self):
-            return {"is": "not empty"}
-
-        def __setstate__(self, state):
-            record("unpickled", dtype=str(torch.get_default_dtype()))
-    """
     body = """
     torch.set_default_dtype(torch.float64)
     fabric = Fabric(accelerator="cpu", devices=1)
@@ -259,7 +259,7 @@ def test_what_the_rank_has_set_wins(tmp_path):
     # the worker imports `data` when it has imported this script already
     list(DataLoader(Unpickled(), num_workers=1, multiprocessing_context="spawn", worker_init_fn=data.init_worker))
     """
-    run = run_script(tmp_path, SCRIPT, definitions, body)
+    run = run_script(tmp_path, SCRIPT, body)
     assert run.returncode == 0, run.output
     assert [record["dtype"] for record in run.of("unpickled")] == ["torch.bfloat16"]
     [worker] = run.of("worker")
@@ -272,15 +272,7 @@ def test_state_is_there_without_the_script(tmp_path):
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").touch()
-    unpickled = """
-    class Unpickled(States):
-        def __getstate__(self):
-            return {"is": "not empty"}
-
-        def __setstate__(self, state):
-            record("unpickled", dtype=str(torch.get_default_dtype()))
-    """
-    (package / "data.py").write_text(make_script(SCRIPT, unpickled))
+    (package / "data.py").write_text(make_script(SCRIPT))
     main = """
     from package.data import *
 

@@ -87,9 +87,7 @@ def test_training_and_seeds_are_the_same(tmp_path):
     Each worker of each rank has a seed of its own.
 
     """
-    methods = [
-        method for method in ("fork", "spawn", "forkserver") if method in multiprocessing.get_all_start_methods()
-    ]
+    methods = multiprocessing.get_all_start_methods()
     runs = {}
     for strategy, start_method in [("ddp", None), *(("ddp", method) for method in methods), ("ddp_spawn", "spawn")]:
         folder = tmp_path / f"{strategy}-{start_method}"
