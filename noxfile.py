@@ -88,6 +88,16 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Break jobs in every way, on both forks; --all, --only TEXT, --no-pristine, --json FILE say which."""
+    install(session, "package", "--editable", str(ROOT))
+    pristine, patched = make_fork(session, "pristine"), make_fork(session, hash_patches())
+    install(session, "lightning", *group("bench"), "--editable", str(patched))
+    command = ["python", "-m", "faults", str(pristine), str(patched), *session.posargs]
+    session.run(*command, interrupt_timeout=TIME_TO_END)
+
+
+@nox.session
 def build(session: nox.Session) -> None:
     """Build wheel, sdist and a tarball of the patches in dist/; --tag vX.Y.Z checks that this is the version."""
     version = PYPROJECT["project"]["version"]

@@ -28,7 +28,7 @@ def stand_in(name, **attributes):
 
 # There is no torch for most of these Pythons here: stands in for the two things that the modules import of others
 SCRIPT = """
-import importlib.util
+import importlib
 import logging
 import multiprocessing
 import sys
@@ -44,13 +44,14 @@ for name in ("torch", "torch.utils", "lightning", "lightning.fabric", "lightning
     stand_in(name)
 stand_in("torch.utils.data", get_worker_info=lambda: None)
 stand_in("lightning.fabric.utilities.rank_zero", rank_zero_only=rank_zero_only)
+stand_in("torch.multiprocessing")
+stand_in("torch.multiprocessing.spawn", ProcessException=Exception)
 stand_in("lightning.fabric.strategies")
 launchers = stand_in("lightning.fabric.strategies.launchers")
-for name in ("global_state", "main_script", "inheritance"):
-    spec = importlib.util.spec_from_file_location(launchers.__name__ + "." + name, FOLDER + "/" + name + ".py")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    setattr(launchers, name, module)
-    spec.loader.exec_module(module)
+launchers.__path__ = [FOLDER]
+sys.modules["lightning.fabric.utilities"].__path__ = [FOLDER + "/../../utilities"]
+for name in ("inheritance", "process_ranks", "script_ranks"):
+    importlib.import_module(launchers.__name__ + "." + name)
 
 logging.basicConfig()
 multiprocessing.set_start_method(METHOD, force=True)

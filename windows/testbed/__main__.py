@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     # Local imports: only Linux has what these modules need
     from testbed._bed import cache_folder, locked, set_up
-    from testbed._checks import reproduce, run_tests
+    from testbed._checks import break_jobs, reproduce, run_tests
 
     cache = cache_folder()
     with locked(cache, _report):
@@ -55,6 +55,9 @@ def _check(arguments: argparse.Namespace) -> int:
             return 0
         arguments.results.mkdir(parents=True, exist_ok=True)
         status = 0
+        if arguments.only == "faults":
+            ok = break_jobs(bed, arguments.pristine, arguments.patched, arguments.pytest, _report)
+            return 0 if ok else 1
         if arguments.only != "tests":
             surprises = reproduce(bed, arguments.pristine, arguments.patched, arguments.results / "demo.json")
             for surprise in surprises:
@@ -78,13 +81,13 @@ def _parser() -> argparse.ArgumentParser:
         "--torch", choices=versions, default=versions[0], help=f"the version of torch (default: {versions[0]})"
     )
     parser.add_argument("--all", action="store_true", help="run all tests instead of one of each kind")
-    parser.add_argument("--only", choices=["demo", "tests"], help="leave the other part out")
+    parser.add_argument("--only", choices=["demo", "tests", "faults"], help="run this part alone; faults run only so")
     parser.add_argument(
         "--results", type=Path, metavar="FOLDER", required=True, help="where to write demo.json and junit.xml"
     )
     parser.add_argument("--pristine", type=Path, metavar="FORK", help="the fork of the pristine release")
     parser.add_argument("--patched", type=Path, metavar="FORK", help="the fork with the patches")
-    parser.add_argument("pytest", nargs="*", metavar="-- ARGUMENT", help="arguments for pytest")
+    parser.add_argument("pytest", nargs="*", metavar="-- ARGUMENT", help="arguments for pytest or the faults")
     return parser
 
 

@@ -77,6 +77,33 @@ def run_tests(bed: Bed, patched: Path, arguments: Sequence[str], junit: Path, re
     return read_junit(junit)
 
 
+def break_jobs(bed: Bed, pristine: Path, patched: Path, arguments: Sequence[str], report: Report) -> bool:
+    """Run the fault matrix under Wine.
+
+    Args:
+        bed: The test bed.
+        pristine: The fork of the pristine release.
+        patched: The fork with the patches.
+        arguments: Other arguments for ``python -m faults``.
+        report: Is called with each line of its output.
+
+    Returns:
+        Whether all cells on the patched fork were as they must be.
+
+    """
+    env = _environment(bed, patched, PYTHONIOENCODING="utf-8", PYTHONUNBUFFERED="1")
+    compile_python(pristine / "src", for_good=False)
+    forks = [windows_path(pristine), windows_path(patched)]
+    with bed.wine.running():
+        try:
+            bed.wine.run(
+                [str(bed.python), "-m", "faults", *forks, *arguments], _TESTS_LIMIT, env=env, cwd=ROOT, show=report
+            )
+        except CommandError:
+            return False
+    return True
+
+
 def _environment(bed: Bed, fork: Path, **variables: str) -> dict[str, str]:
     """Return the environment of a Windows Python that imports a fork of Lightning, compiled if need be."""
     source = fork / "src"

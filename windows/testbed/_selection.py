@@ -12,6 +12,9 @@ _FABRIC = "tests/tests_fabric/strategies/launchers/test_inheritance.py"
 _FORK_SERVER = "tests/tests_fabric/strategies/launchers/test_fork_server.py"
 _PORT = "tests/tests_fabric/strategies/launchers/test_main_port.py"
 _STATE = "tests/tests_fabric/strategies/launchers/test_global_state.py"
+_LIFETIME = "tests/tests_fabric/strategies/launchers/test_lifetime.py"
+_FAILURES = "tests/tests_fabric/strategies/launchers/test_failures.py"
+_INTERRUPTS = "tests/tests_pytorch/strategies/launchers/test_lifetime_with_trainer.py"
 _TRAINER = "tests/tests_pytorch/strategies/launchers/test_inheritance_with_trainer.py"
 
 SELECTION = (
@@ -34,8 +37,18 @@ SELECTION = (
     # The state of the parent
     f"{_STATE}::test_every_setting_arrives_in_ranks_and_workers[spawn]",
     f"{_STATE}::test_child_that_does_without_torch",
+    # How processes end, and what the user reads then
+    f"{_LIFETIME}::test_all_end_with_the_launcher[popen-spawn]",
+    f"{_FAILURES}::test_error_at_the_start_of_a_worker_comes_last",
+    f"{_FAILURES}::test_error_of_pickling_comes_last",
+    f"{_INTERRUPTS}::test_interrupt_ends_everything_in_order[ddp-break]",
     # Without processes that import torch
     f"{_TRAINER}::test_guard_is_outside_of_the_error_handling",
+    f"{_LIFETIME}::test_process_ends_at_once_if_the_other_has_ended_before",
+    f"{_LIFETIME}::test_later_process_with_the_same_identifier_is_not_waited_for_on_windows",
+    f"{_FAILURES}::test_process_that_is_cut_off_knows_it",
+    f"{_FAILURES}::test_describe_exit",
+    f"{_FAILURES}::test_notes",
     f"{_FABRIC}::test_process_that_is_left_behind",
     f"{_FABRIC}::test_every_pair_of_values_occurs",
     f"{_FABRIC}::test_inheritance_needs_only_the_standard_library",

@@ -185,11 +185,11 @@ class _Job:
         self._kernel32.TerminateJobObject(self._handle, 1)
 
 
-def run_script(folder: Path, *parts: str, args: Sequence[str] = (), env: Optional[Mapping[str, str]] = None) -> Run:
-    """Write ``train.py`` into the folder, made of parts of source code, and run it there."""
+def run_script(folder: Path, *parts: str, args: Sequence[str] = (), **kwargs: Any) -> Run:
+    """Write ``train.py`` into the folder, made of parts of source code, and run it there; see :func:`run_command`."""
     script = folder / "train.py"
     script.write_text(make_script(*parts), encoding="utf-8")
-    return run_python([*args, "train.py"], cwd=folder, records=folder / "records", env=env)
+    return run_python([*args, "train.py"], cwd=folder, records=folder / "records", **kwargs)
 
 
 def make_script(*parts: str) -> str:

@@ -11,6 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+import importlib
 import logging
 import re
 import sys
@@ -21,7 +22,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from lightning.fabric.strategies.launchers.global_state import _capture, _restore, _torch_settings
+from lightning.fabric.strategies.launchers.global_state import _capture, _restore, _restore_torch, _torch_settings
 from lightning.fabric.strategies.launchers.multiprocessing import _GlobalStateSnapshot
 from tests_fabric.helpers.needs import needs
 from tests_fabric.helpers.scripts import RECORD, make_script, run_python, run_script, under_main_guard
@@ -400,9 +401,19 @@ def test_what_torch_does_not_have_is_left_out(monkeypatch):
     released_long_ago.get_default_dtype = lambda: "torch.float32"
     state = _capture()
     monkeypatch.setitem(sys.modules, "torch", released_long_ago)
+    monkeypatch.delitem(sys.modules, "torch._inductor.config", raising=False)
     assert _capture()["torch"] == {"torch.get_default_dtype": "float32", "torch.set_flush_denormal": False}
     with pytest.warns(UserWarning, match="`torch.backends.cudnn.benchmark` = False"):
         _restore(state)
+
+
+def test_compiler_is_set_right_at_the_moment_of_its_import(monkeypatch):
+    """A module that is restored after its import is not known to its package yet."""
+    config = importlib.import_module("torch._inductor.config")
+    monkeypatch.delattr("torch._inductor.config")
+    monkeypatch.setattr(config, "deterministic", True)
+    assert _restore_torch({"torch._inductor.config.deterministic": False}, prefix="torch._inductor.config") == []
+    assert config.deterministic is False
 
 
 def test_snapshot_of_another_version():

@@ -19,9 +19,11 @@ nothing but the standard library.
 
 """
 
+import atexit
 import importlib.util
 import logging
 import multiprocessing
+import os
 import runpy
 import sys
 import warnings
@@ -203,11 +205,7 @@ class _State:
             imported = sys.modules.get(self._name)
             if getattr(imported, "__file__", None) == self._path and hasattr(imported, "_restore"):
                 return imported
-            # Not by its name: that would import Lightning
-            spec = importlib.util.spec_from_file_location("__lightning_global_state__", self._path)
-            assert spec is not None and spec.loader is not None
-            self._module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(self._module)
+            self._module = _load_file(self._path)
         return self._module
 
     def find_spec(
@@ -263,18 +261,48 @@ def _current_line(content: Dict[str, Any]) -> Optional[int]:
     return None if frame is None else frame.f_lineno
 
 
+def _tie(path: str, parent: Optional[int], folder: Optional[str]) -> None:
+    """Let this process end with the one that has started it, and leave a note if its start fails; runs in the child.
+
+    Args:
+        path: The folder of the modules that do that.
+        parent: The identifier of the process to end with, or ``None`` for a process that may outlive its parent.
+        folder: The folder for the notes, or ``None`` for a process whose failure does not concern the job.
+
+    """
+    failure_notes = _load_file(os.path.join(path, "failure_notes.py"))
+    failure_notes.note_failed_start(folder)
+    if folder is not None:
+        atexit.register(failure_notes.end_quickly)  # a rank waits for its workers, as its launcher does for it
+    if parent is not None:
+        _load_file(os.path.join(path, "parent_watch.py")).end_with(parent)
+
+
+def _load_file(path: str) -> Any:
+    # Not by its name: that would import Lightning
+    name = os.path.splitext(os.path.basename(path))[0]
+    spec = importlib.util.spec_from_file_location(f"__lightning_{name}__", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 main_script: _MainScript  # what `receive` has kept
 
 
-def receive(state: Optional[Dict[str, Any]], **handed_over: Any) -> None:
+def receive(state: Optional[Dict[str, Any]], ties: Optional[Dict[str, Any]], **handed_over: Any) -> None:
     """Keep what the parent hands over; runs in the child, when it unpickles that.
 
     Args:
         state: The arguments of :class:`_State`, or ``None`` if there is no state to restore.
+        ties: The arguments of :func:`_tie`, or ``None`` if the child is a fork server.
         **handed_over: The arguments of :class:`_MainScript`.
 
     """
     global main_script
+    if ties is not None:
+        _tie(**ties)
     main_script = _MainScript(**handed_over)
     if state is not None:
         main_script.state = _State(**state, warn=main_script.explain)

@@ -263,7 +263,11 @@ def _get(setting: _Setting) -> Any:
 def _finder(name: str) -> Callable[[], Any]:
     """Return a function that finds a thing of torch by its name, at the time of the call."""
     find = attrgetter(name.partition(".")[2])
-    return lambda: find(sys.modules["torch"])
+    if not name.startswith(_COMPILER):
+        return lambda: find(sys.modules["torch"])
+    # A module that has just been imported is not an attribute of its package yet
+    attribute = name[len(_COMPILER) + 1 :]
+    return lambda: getattr(sys.modules[_COMPILER], attribute) if attribute else sys.modules[_COMPILER]
 
 
 def _call(name: str) -> Callable[..., Any]:

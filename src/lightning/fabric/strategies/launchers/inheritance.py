@@ -31,6 +31,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 from torch.utils.data import get_worker_info
 
 from lightning.fabric.strategies.launchers import global_state, main_script
+from lightning.fabric.strategies.launchers.lifetime import _be_part_of_job, _ties_of
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 _log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ def _guard_launch(multiple_processes: bool = True) -> None:
             " Start that run in the main process, or run it there on a single device with `devices=1` and the default"
             " strategy."
         )
+    _be_part_of_job()
     _enable_inheritance()
 
 
@@ -128,9 +130,11 @@ class _PreparationData:
         if _KEY in data or not os.path.isfile(main_script.__file__):
             return data
         state = global_state._capture()
+        # The caller is the standard library's, and the only one that knows what it is about to start
+        ties = _ties_of(sys._getframe(1).f_locals.get("process_obj"))
         path, module = data.get("init_main_from_path"), data.get("init_main_from_name")
         if not _is_imported_by_children(path, module):
-            data[_KEY] = _Inheritance(None, None, False, state)
+            data[_KEY] = _Inheritance(None, None, False, state, ties)
             return data
 
         # Once for each job: by the first child of rank 0, or of the process that launches it. A fork server is started
@@ -138,7 +142,7 @@ class _PreparationData:
         can_explain = rank_zero_only.rank == 0 and main_script.KEPT_NAME not in sys.modules
         data.pop("init_main_from_name", None)
         data["init_main_from_path"] = _MainScriptPath(main_script.__file__, _Inheritance(path, module, can_explain))
-        data[_KEY] = _Inheritance(path, module, can_explain and not self._explained, state)
+        data[_KEY] = _Inheritance(path, module, can_explain and not self._explained, state, ties)
         self._explained = True
         return data
 
@@ -154,17 +158,24 @@ class _Inheritance:
         module: The name of the main module, or ``None`` if it was run by its path or is not imported by the child.
         explain: Whether the child tells the user about a missing main guard when it finds that it is missing.
         state: The global state of the parent. ``None`` for a fork server, which does no work of its own.
+        ties: What :func:`lightning.fabric.strategies.launchers.lifetime._ties_of` has returned for the child.
 
     """
 
     def __init__(
-        self, path: Optional[str], module: Optional[str], explain: bool, state: Optional[Dict[str, Any]] = None
+        self,
+        path: Optional[str],
+        module: Optional[str],
+        explain: bool,
+        state: Optional[Dict[str, Any]] = None,
+        ties: Optional[Dict[str, Any]] = None,
     ) -> None:
         # `str`, because the debugger's path of a script is an instance of a class of its own
         self.path = None if path is None else str(path)
         self.module = module
         self.explain = explain
         self.state = state
+        self.ties = ties
 
     def __reduce__(self) -> Tuple[Callable[..., Any], Tuple[str, Dict[str, Any], str]]:
         state = self.state and {
@@ -173,7 +184,13 @@ class _Inheritance:
             "path": global_state.__file__,
             "modules": global_state.MODULES_WITH_STATE,
         }
-        handed_over = {"path": self.path, "module": self.module, "explain": self.explain, "state": state}
+        handed_over = {
+            "path": self.path,
+            "module": self.module,
+            "explain": self.explain,
+            "state": state,
+            "ties": self.ties,
+        }
         return runpy.run_path, (main_script.__file__, {"handed_over": handed_over}, main_script.RUN_NAME)
 
 

@@ -1,0 +1,62 @@
+# Copyright The Lightning AI team.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The ordered end of a run with a multiprocessing launcher: in its ranks, and in the main process."""
+
+import sys
+from contextlib import contextmanager
+from typing import Iterator, Optional
+
+import lightning.pytorch as pl
+from lightning.fabric.strategies.launchers.process_ranks import _was_handled_by_ranks
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities.exceptions import _TunerExitException
+
+
+@contextmanager
+def _shuts_down(trainer: Optional["pl.Trainer"]) -> Iterator[None]:  # type: ignore[name-defined]
+    """Deal with an exception where the trainer's state is: call the hooks, finalize the loggers; runs in the ranks.
+
+    Args:
+        trainer: The trainer whose function the rank runs, if it is one.
+
+    """
+    try:
+        yield
+    except _TunerExitException:
+        raise
+    except BaseException as exception:
+        if trainer is not None:
+            # local import to avoid a circular import
+            from lightning.pytorch.trainer.call import _shut_down
+
+            _shut_down(trainer, exception)
+        if isinstance(exception, KeyboardInterrupt):
+            sys.exit(1)  # PyTorch would turn it into a success
+        raise
+
+
+@contextmanager
+def _leaves_checkpoints_to_ranks(trainer: "pl.Trainer", exception: BaseException) -> Iterator[None]:  # type: ignore[name-defined]
+    """Leave callbacks out that save checkpoints, if ranks have dealt with the exception; runs in the main process.
+
+    What they would save is the model as it was before the launch, over what rank 0 has saved.
+
+    """
+    callbacks = trainer.callbacks
+    if _was_handled_by_ranks(exception):
+        trainer.callbacks = [callback for callback in callbacks if not isinstance(callback, Checkpoint)]
+    try:
+        yield
+    finally:
+        trainer.callbacks = callbacks
