@@ -43,6 +43,7 @@ rank_zero_only.rank = 0
 for name in ("torch", "torch.utils", "lightning", "lightning.fabric", "lightning.fabric.utilities"):
     stand_in(name)
 stand_in("torch.utils.data", get_worker_info=lambda: None)
+stand_in("torch.utils.data.dataloader", _MultiProcessingDataLoaderIter=None)
 stand_in("lightning.fabric.utilities.rank_zero", rank_zero_only=rank_zero_only)
 stand_in("torch.multiprocessing")
 stand_in("torch.multiprocessing.spawn", ProcessException=Exception)
