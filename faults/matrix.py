@@ -46,7 +46,7 @@ class Cell:
         return not (self.fault == "terminate" and sys.platform == "win32")  # the same as kill
 
 
-# One of each kind; the rest follows from the same code
+# One of each kind
 _SELECTION = (
     Cell("ddp", "kill", "launcher", "before"),
     Cell("ddp", "kill", "launcher", "middle"),

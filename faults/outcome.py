@@ -23,12 +23,12 @@ READ_LIMIT = 10.0  # seconds to read on when all processes that are known have e
 COLLECTIVE = 1.0  # seconds after which the other ranks wait in the collective
 # What names the reason: the fault itself, or the way that the process has ended
 REASONS = {
-    "kill": ("SIGKILL", "Killed", "ended by another process", "exit status"),
-    "collective": ("SIGKILL", "ended by another process", "exit status"),
+    "kill": ("SIGKILL", "Killed", "ended by another process"),
+    "collective": ("SIGKILL", "ended by another process"),
     "terminate": ("SIGTERM", "Terminated"),
     "exception": ("the injected fault",),
     "exit": ("status 7", "exit code 7"),
-    "memory": ("MemoryError", "memory"),
+    "memory": ("MemoryError",),
 }
 
 
@@ -142,7 +142,7 @@ def _strike(cell: Cell, job: subprocess.Popen[str], notes: Path, seen: dict[int,
         if job.poll() is not None:
             break
         time.sleep(0.02)
-    return time.time()
+    raise RuntimeError(f"The job of {cell} has ended, or taken {START_LIMIT:.0f} s, before it could be struck.")
 
 
 def _read(notes: Path, event: str) -> list[dict[str, float]]:

@@ -42,6 +42,21 @@ def record(event, **values):
         print(json.dumps(dict(values, event=event, pid=os.getpid())), file=file)
 """
 
+# Defines how a rank waits for another one. Needs RECORD.
+WAIT_FOR = """
+from datetime import timedelta
+
+import torch
+
+
+def wait_for(event, rank=0):
+    # until that rank has come to this point
+    events = torch.distributed.FileStore(os.path.join(os.environ["RECORDS"], "..", "events"))
+    if os.environ["LOCAL_RANK"] == str(rank):
+        events.set(event, "")
+    events.wait([event], timedelta(seconds=120))
+"""
+
 # Defines what a script works on. The weights that it learns are exact in floating-point arithmetic, in any order.
 DATA = f"""{RECORD}
 import multiprocessing

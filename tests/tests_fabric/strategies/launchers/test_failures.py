@@ -43,21 +43,25 @@ def run_workers(tmp_path, definitions, body):
     return run_script(tmp_path, DEFINITIONS, definitions, under_main_guard(body), limit=150)
 
 
+def run_failing_start(tmp_path, statement):
+    definitions = f"""
+    class Broken(Numbers):
+        def __getstate__(self):
+            return {{"not": "empty"}}
+
+        def __setstate__(self, state):
+            {statement}
+    """
+    return run_workers(tmp_path, definitions, "use_workers(Broken())")
+
+
 def last_lines(run, number=1):
     return "\n".join(run.output.rstrip().splitlines()[-number:])
 
 
 def test_error_at_the_start_of_a_worker_comes_last(tmp_path):
     """What a worker fails of before it has begun to work is not hidden by PyTorch's message that it is gone."""
-    definitions = """
-    class Broken(Numbers):
-        def __getstate__(self):
-            return {"not": "empty"}
-
-        def __setstate__(self, state):
-            import no_such_module
-    """
-    run = run_workers(tmp_path, definitions, "use_workers(Broken())")
+    run = run_failing_start(tmp_path, "import no_such_module")
     assert run.returncode == 1
     assert "exited unexpectedly" in run.output
     assert last_lines(run) == "ModuleNotFoundError: No module named 'no_such_module'"
@@ -65,15 +69,9 @@ def test_error_at_the_start_of_a_worker_comes_last(tmp_path):
 
 def test_small_paging_file_comes_last_with_a_remedy(tmp_path):
     """The error that Windows raises in a worker that imports torch; its number is what this machine can't have."""
-    definitions = """
-    class Broken(Numbers):
-        def __getstate__(self):
-            return {"not": "empty"}
-
-        def __setstate__(self, state):
-            raise OSError("[WinError 1455] The paging file is too small. Error loading cublas64_12.dll")
-    """
-    run = run_workers(tmp_path, definitions, "use_workers(Broken())")
+    run = run_failing_start(
+        tmp_path, 'raise OSError("[WinError 1455] The paging file is too small. Error loading cublas64_12.dll")'
+    )
     assert run.returncode == 1
     assert "OSError: [WinError 1455] The paging file is too small" in last_lines(run, 4)
     assert "enlarge the paging file" in last_lines(run)

@@ -22,16 +22,16 @@ import pytest
 
 from lightning.fabric.strategies.launchers import parent_watch
 from tests_fabric.helpers.needs import needs
-from tests_fabric.helpers.scripts import DATA, run_script, under_main_guard
+from tests_fabric.helpers.scripts import DATA, WAIT_FOR, run_script, under_main_guard
 
 pytestmark = pytest.mark.usefixtures("leave_nothing_behind")
 
 # Processes that are not ended would run on until long after the time limit
-DEFINITIONS = f"""{DATA}
+DEFINITIONS = f"""{DATA}{WAIT_FOR}
+import atexit
 import signal
 import subprocess
 import threading
-import time
 
 from lightning.fabric import Fabric
 from lightning.fabric.strategies import DDPStrategy
@@ -44,12 +44,10 @@ class Endless(Numbers):
         return 10**9
 
     def __getitem__(self, index):
-        time.sleep(0.01)
         return super().__getitem__(0)
 
 
 def launch(function, start_method="popen"):
-    record("launcher")
     fabric = Fabric(accelerator="cpu", devices=2, strategy=DDPStrategy(start_method=start_method))
     if start_method == "popen":
         fabric.launch()
@@ -61,6 +59,14 @@ def launch(function, start_method="popen"):
 def use_workers(context):
     for _ in make_loader(Endless(), num_workers=2, multiprocessing_context=context):
         yield
+
+
+def wait_for_end_of_script(fabric):
+    # the launcher's script: there, nothing is left to do but to wait for the others
+    if fabric.global_rank == 0:
+        atexit.register(wait_for, "end")
+    else:
+        wait_for("end")
 
 
 def wait_in_barrier(fabric):
@@ -110,11 +116,11 @@ def test_all_end_with_the_launcher(start_method, workers, tmp_path):
 def test_rank_ends_with_the_launcher_before_it_has_imported_anything(tmp_path):
     """A rank does not have to cooperate."""
     script = """
-    import os, signal, sys, time
+    import os, signal, sys, threading
 
     if os.environ.get("LOCAL_RANK") == "1":
         os.kill(int(os.environ["LAUNCHER"]), signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
-        time.sleep(10**6)
+        threading.Event().wait()
     """
     body = """
     os.environ["LAUNCHER"] = str(os.getpid())
@@ -174,26 +180,25 @@ def test_launcher_ends_the_ranks_when_it_fails(tmp_path):
     assert "closed by peer" not in run.output
 
 
+def test_failure_of_a_single_rank_is_left_to_python(tmp_path):
+    """A launcher that has started nobody has ended nobody."""
+    body = """
+    Fabric(accelerator="cpu", devices=1, strategy="ddp").launch()
+    raise ValueError("the reason")
+    """
+    run = run_endless(tmp_path, "", body)
+    assert run.returncode == 1
+    assert run.output.rstrip().endswith("ValueError: the reason")
+
+
 def test_launcher_waits_for_ranks_that_need_longer(tmp_path):
     """A script that ends in the launcher is not cut off in the other ranks."""
     definitions = """
     def end_late(fabric):
-        if fabric.global_rank == 1:
-            # until the launcher has nothing left to do but to wait
-            while not os.path.exists("ended"):
-                time.sleep(0.05)
+        wait_for_end_of_script(fabric)
         record("end", rank=fabric.global_rank)
     """
-    body = """
-    import atexit
-
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        launch(end_late)
-        atexit.register(lambda: open("ended", "w").close())
-    else:
-        launch(end_late)
-    """
-    run = run_endless(tmp_path, definitions, body)
+    run = run_endless(tmp_path, definitions, "launch(end_late)")
     assert run.returncode == 0, run.output
     assert {record["rank"] for record in run.of("end")} == {0, 1}
 
@@ -202,19 +207,11 @@ def test_rank_that_fails_last_fails_the_job(tmp_path):
     """The exit status tells of a rank that fails when the launcher's script has ended already."""
     definitions = """
     def fail_late(fabric):
+        wait_for_end_of_script(fabric)
         if fabric.global_rank == 1:
-            while not os.path.exists("ended"):
-                time.sleep(0.05)
             raise ValueError("too late")
     """
-    body = """
-    import atexit
-
-    launch(fail_late)
-    if os.environ["LOCAL_RANK"] == "0":
-        atexit.register(lambda: open("ended", "w").close())
-    """
-    run = run_endless(tmp_path, definitions, body)
+    run = run_endless(tmp_path, definitions, "launch(fail_late)")
     assert run.returncode == 1, run.output
     assert run.output.rstrip().endswith("ValueError: too late")
 
@@ -225,7 +222,7 @@ def test_what_the_user_has_started_is_not_ended(tmp_path):
     def start_another(fabric):
         if fabric.global_rank == 1:
             nothing = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], **nothing)
+            other = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait(600)"], **nothing)
             record("other", other=other.pid)
             os._exit(7)
         threading.Event().wait()

@@ -24,11 +24,19 @@ from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.fabric.utilities.main_port import _claim_main_port, _serve_main_port
 from tests_fabric.helpers import namespaces, port_thief
 from tests_fabric.helpers.needs import is_wine, needs
-from tests_fabric.helpers.scripts import RECORD, make_script, run_command, run_python, run_script, under_main_guard
+from tests_fabric.helpers.scripts import (
+    RECORD,
+    WAIT_FOR,
+    make_script,
+    run_command,
+    run_python,
+    run_script,
+    under_main_guard,
+)
 
 pytestmark = pytest.mark.usefixtures("leave_nothing_behind")
 
-DEFINITIONS = """
+DEFINITIONS = f"""{WAIT_FOR}
 import ipaddress
 import sys
 from datetime import timedelta
@@ -42,15 +50,7 @@ from lightning.fabric.strategies import DDPStrategy
 def meet(fabric):
     total = fabric.all_reduce(torch.tensor(float(fabric.global_rank + 1)), reduce_op="sum").item()
     names = ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
-    record("rank", rank=fabric.global_rank, total=total, **{name: os.environ.get(name) for name in names})
-
-
-def wait_for(event, rank=0):
-    # until that rank has come to this point
-    events = torch.distributed.FileStore(os.path.join(os.environ["RECORDS"], "..", "events"))
-    if os.environ["LOCAL_RANK"] == str(rank):
-        events.set(event, "")
-    events.wait([event], timedelta(seconds=120))
+    record("rank", rank=fabric.global_rank, total=total, **{{name: os.environ.get(name) for name in names}})
 
 
 def launch(start_method="popen", devices=2, timeout=60, function=meet, **kwargs):

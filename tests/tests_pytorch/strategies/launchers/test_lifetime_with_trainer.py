@@ -28,7 +28,6 @@ import os
 import signal
 import sys
 import threading
-import time
 
 import torch
 
@@ -165,17 +164,23 @@ class Slow(SaveOnException):
 def test_second_interrupt_ends_a_launcher_in_a_collective(tmp_path):
     """A launcher that waits in a collective can't react to the first Ctrl+C."""
     definitions = """
-def interrupt_twice():
-    for _ in range(2):
-        time.sleep(0.5)  # the system would make one signal of two that arrive at the same time
-        signal.raise_signal(signal.SIGINT) if sys.platform == "win32" else os.kill(os.getpid(), signal.SIGINT)
+def interrupt(ended=threading.Event()):
+    # one may come before the collective; two that come in it are enough
+    while not ended.wait(0.1):
+        signal.raise_signal(signal.SIGINT)
 
 
 def wait_in_collective(rank):
     if rank == 1:
         threading.Event().wait()
-    threading.Thread(target=interrupt_twice).start()
-    torch.distributed.barrier()
+    thread = threading.Thread(target=interrupt)
+    while True:
+        try:
+            if not thread.is_alive():
+                thread.start()
+            torch.distributed.barrier()
+        except KeyboardInterrupt:
+            pass
 """
     run = run_fit(tmp_path, "ddp", "wait_in_collective(self.global_rank)", definitions=definitions)
     assert run.returncode == 130, run.output

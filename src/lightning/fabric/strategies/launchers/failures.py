@@ -55,9 +55,9 @@ class _Failure(NamedTuple):
         if self.kind == "exception":
             return f"{who} failed. Its error:\n\n{self.text.rstrip()}"
         if self.kind == "interrupt":
-            return f"{who} was interrupted, and no other process of the job."
+            return f"{who} was interrupted."
         if self.kind == "termination":
-            return f"{who} was told to end (SIGTERM), and no other process of the job."
+            return f"{who} was told to end (SIGTERM)."
         return f"{who} {self.text}"
 
     @property

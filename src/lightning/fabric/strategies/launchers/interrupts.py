@@ -72,8 +72,10 @@ def _end_at_second_interrupt(ranks: "_Ranks") -> None:
             count.arrived += sum(number in _INTERRUPTS for number in reader.recv(64))
             if count.arrived - count.handled > 1:
                 ranks.end()
+                ranks.job.remove_notes()
                 os._exit(_EXIT_STATUS)
 
+    # The thread keeps the socket that the interpreter writes to
     threading.Thread(target=watch, args=(writer,), name="lightning-interrupts", daemon=True).start()
 
 

@@ -35,7 +35,6 @@ class _JobObject:
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name
         self._handle: Optional[Any] = None
         if sys.platform == "win32":
             kernel = _kernel()

@@ -133,7 +133,10 @@ def _hand_over_job(environment: Dict[str, str], num_processes: int) -> None:
 
     """
     local_rank = int(environment["LOCAL_RANK"])
-    job = _new_job(_first_rank(num_processes)) if _job is None or local_rank == 1 else _job
+    if local_rank == 1:
+        _new_job(_first_rank(num_processes))
+    job = _job
+    assert job is not None
     environment["PYTHONWARNINGS"] = _without_leak_warnings(environment)
     environment[_HANDED_OVER] = json.dumps([job.launcher, job.folder, (job.rank or 0) + local_rank])
 
@@ -226,9 +229,8 @@ def _handling(exception: BaseException, alone: bool) -> Iterator[None]:
         job.note(exception)
     failure_notes.mark_handling(job.folder, job.rank, True)
     try:
-        with _shutdown_alone(alone), _next_interrupt(
-            ends=job.launcher == os.getpid()
-        ) if is_interrupt else nullcontext():
+        next_interrupt = _next_interrupt(ends=job.launcher == os.getpid()) if is_interrupt else nullcontext()
+        with _shutdown_alone(alone), next_interrupt:
             yield
     finally:
         failure_notes.mark_handling(job.folder, job.rank, False)

@@ -19,6 +19,7 @@ This file is run before ``sys.path`` is restored in a spawned process: it needs 
 """
 
 import ctypes
+import multiprocessing
 import os
 import select
 import signal
@@ -43,7 +44,7 @@ def end_with(pid: int) -> None:
 
 def end_with_parent_after_fork() -> None:
     """Do the same in a DataLoader worker that has been forked; runs in every process that a rank forks."""
-    if is_dataloader_worker(sys.modules["multiprocessing"].current_process()):
+    if is_dataloader_worker(multiprocessing.current_process()):
         end_with(os.getppid())
 
 

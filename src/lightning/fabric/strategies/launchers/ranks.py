@@ -13,6 +13,7 @@
 # limitations under the License.
 """The ranks that a launcher has started: it ends them when one of them has failed, and says which and why."""
 
+import multiprocessing.connection
 import os
 import signal
 import subprocess
@@ -20,7 +21,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Dict, List, Optional, Set, Union
 
 from lightning.fabric.strategies.launchers.exit_status import _describe_exit
@@ -71,7 +71,7 @@ class _Ranks:
     def failures(self) -> List[_Failure]:
         """The failures that were noted, and those that only an exit status tells of, in this order."""
         failures = _failures_of(read_notes(self.job.folder), self.pids)
-        if self.is_ending(failures):
+        if self._is_ending(failures):
             return []
         noted = {failure.rank for failure in failures}
         for rank, process in self._processes.items():
@@ -80,7 +80,7 @@ class _Ranks:
                 failures.append(_Failure(rank, process.pid or 0, "exit", _describe_exit(status)))
         return failures
 
-    def is_ending(self, failures: List[_Failure]) -> bool:
+    def _is_ending(self, failures: List[_Failure]) -> bool:
         """Whether the launcher was told to end, and how the ranks end says nothing."""
         return any(
             failure.pid == self.job.launcher and failure.kind in ("interrupt", "termination") for failure in failures
@@ -124,7 +124,8 @@ class _Ranks:
     def wait(self) -> None:
         """Wait until all ranks of a multiprocessing launcher have ended, and end them all if one has failed."""
         while self.alive and not self.have_failed:
-            wait([self._processes[rank].sentinel for rank in self.alive], timeout=_POLL)  # type: ignore[union-attr]
+            sentinels = [self._processes[rank].sentinel for rank in self.alive]  # type: ignore[union-attr]
+            multiprocessing.connection.wait(sentinels, timeout=_POLL)
         if self.have_failed:
             self.settle()
 

@@ -42,7 +42,8 @@ class _ScriptRanks:
     """
 
     def __init__(self, processes: List["subprocess.Popen[bytes]"]) -> None:
-        job = lifetime._job or lifetime._new_job(rank=0)
+        job = lifetime._job
+        assert job is not None
         first = job.rank or 0
         self._ranks = _Ranks(job, {first + index: process for index, process in enumerate(processes, start=1)})
         self._job_object = _JobObject(job.name)
