@@ -90,9 +90,10 @@ def break_job(cell: Cell, fork: Path) -> Outcome:
         seen: dict[int, psutil.Process] = {}
         try:
             struck_at = _strike(cell, job, notes, seen)
-            seconds = _wait_for_end(job, seen, struck_at)
+            seconds = None if struck_at is None else _wait_for_end(job, seen, struck_at)
             status = job.poll()
-            left = [_describe(process) for process in _alive(seen)]
+            left = ["a job that could not be struck"] if struck_at is None else []
+            left += [_describe(process) for process in _alive(seen)]
         finally:
             for process in _alive(seen):
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -122,8 +123,13 @@ def _start(cell: Cell, fork: Path, notes: Path) -> subprocess.Popen[str]:
     )
 
 
-def _strike(cell: Cell, job: subprocess.Popen[str], notes: Path, seen: dict[int, psutil.Process]) -> float:
-    """Wait until the process is where it is to be struck, strike it, and return the time."""
+def _strike(cell: Cell, job: subprocess.Popen[str], notes: Path, seen: dict[int, psutil.Process]) -> float | None:
+    """Wait until the process is where it is to be struck, strike it, and return the time.
+
+    Returns:
+        ``None`` if the job has ended, or taken too long, before it could be struck.
+
+    """
     deadline = time.time() + START_LIMIT
     event = "ready" if cell.fault in FROM_OUTSIDE else "struck"
     while time.time() < deadline:
@@ -142,7 +148,7 @@ def _strike(cell: Cell, job: subprocess.Popen[str], notes: Path, seen: dict[int,
         if job.poll() is not None:
             break
         time.sleep(0.02)
-    raise RuntimeError(f"The job of {cell} has ended, or taken {START_LIMIT:.0f} s, before it could be struck.")
+    return None
 
 
 def _read(notes: Path, event: str) -> list[dict[str, float]]:

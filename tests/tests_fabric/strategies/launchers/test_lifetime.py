@@ -16,11 +16,12 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 
 import psutil
 import pytest
 
-from lightning.fabric.strategies.launchers import parent_watch
+from lightning.fabric.strategies.launchers import failure_notes, parent_watch
 from tests_fabric.helpers.needs import needs
 from tests_fabric.helpers.scripts import DATA, WAIT_FOR, run_script, under_main_guard
 
@@ -110,6 +111,41 @@ def test_all_end_with_the_launcher(start_method, workers, tmp_path):
     assert run.returncode != 0
     assert {record["rank"] for record in run.of("rank")} == {0, 1}, run.output
     assert run.of("worker")
+
+
+def test_notes_of_ended_jobs_are_removed(tmp_path):
+    """What a job has left of which everything was killed, the next one removes; nothing else in that folder."""
+    old, new = tmp_path / "lightning-1-0123456789abcdef", tmp_path / "lightning-2-0123456789abcdef"
+    other, file = tmp_path / "lightning-3-of-the-user", tmp_path / "lightning-4-0123456789abcdef"
+    for folder in (old, new, other):
+        folder.mkdir()
+        (folder / "1.json").touch()
+    file.touch()
+    for path in (old, other, file):
+        os.utime(path, (0, 0))
+    failure_notes.remove_forgotten(str(tmp_path))
+    assert set(tmp_path.iterdir()) == {new, other, file}
+    failure_notes.remove_forgotten(str(tmp_path / "missing"))
+
+
+def test_process_removes_what_the_one_that_it_ends_with_leaves_behind(tmp_path):
+    leftover = tmp_path / "notes"
+    leftover.mkdir()
+    script = f"""
+    import importlib.util, subprocess, sys
+
+    spec = importlib.util.spec_from_file_location("parent_watch", {parent_watch.__file__!r})
+    watch = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(watch)
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    watch.end_with(other.pid, {str(leftover)!r})
+    other.stdin.close()
+    sys.stdin.read()
+    """
+    # its standard input stays open: only the watch can end it
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdin=subprocess.PIPE) as process:
+        assert process.wait(60) != 0
+    assert not leftover.exists()
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="There, nothing ends a rank that has not imported Lightning yet")
@@ -236,7 +272,7 @@ def test_what_the_user_has_started_is_not_ended(tmp_path):
 
 WAIT = """
 import sys
-from lightning.fabric.strategies.launchers import parent_watch
+from lightning.fabric.strategies.launchers import failure_notes, parent_watch
 
 parent_watch.end_with(int(sys.argv[1]))
 print("watching", flush=True)

@@ -261,13 +261,14 @@ def _current_line(content: Dict[str, Any]) -> Optional[int]:
     return None if frame is None else frame.f_lineno
 
 
-def _tie(path: str, parent: Optional[int], folder: Optional[str]) -> None:
+def _tie(path: str, parent: Optional[int], folder: Optional[str], leftover: Optional[str]) -> None:
     """Let this process end with the one that has started it, and leave a note if its start fails; runs in the child.
 
     Args:
         path: The folder of the modules that do that.
         parent: The identifier of the process to end with, or ``None`` for a process that may outlive its parent.
         folder: The folder for the notes, or ``None`` for a process whose failure does not concern the job.
+        leftover: The same, if the process to end with is the one that is to remove it.
 
     """
     failure_notes = _load_file(os.path.join(path, "failure_notes.py"))
@@ -275,7 +276,7 @@ def _tie(path: str, parent: Optional[int], folder: Optional[str]) -> None:
     if folder is not None:
         atexit.register(failure_notes.end_quickly)  # a rank waits for its workers, as its launcher does for it
     if parent is not None:
-        _load_file(os.path.join(path, "parent_watch.py")).end_with(parent)
+        _load_file(os.path.join(path, "parent_watch.py")).end_with(parent, leftover)
 
 
 def _load_file(path: str) -> Any:

@@ -23,6 +23,8 @@ import gc
 import json
 import os
 import pickle
+import re
+import shutil
 import sys
 import time
 import traceback
@@ -31,6 +33,21 @@ from types import TracebackType
 from typing import Any, Dict, List, Optional, Type
 
 _NOTE, _HANDLING = ".json", ".handling"
+_FORGOTTEN = 24 * 60 * 60  # seconds after which a folder is of no use to a job that has failed
+
+
+def new_folder(parent: str) -> str:
+    """Return a name for the folder for the notes of a job that this process launches."""
+    return os.path.join(parent, f"lightning-{os.getpid()}-{os.urandom(8).hex()}")
+
+
+def remove_forgotten(parent: str) -> None:
+    """Remove what jobs have left of which all processes were ended by force; runs in a launcher."""
+    with suppress(OSError):  # a folder that can't be listed, or that another launcher has just removed
+        for entry in os.scandir(parent):
+            is_ours = re.fullmatch(r"lightning-\d+-[0-9a-f]{16}", entry.name) and entry.is_dir(follow_symlinks=False)
+            if is_ours and entry.stat().st_mtime < time.time() - _FORGOTTEN:
+                shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def write_note(folder: str, kind: str, exception: Optional[BaseException] = None, rank: Optional[int] = None) -> None:

@@ -17,7 +17,6 @@ import atexit
 import json
 import multiprocessing.util
 import os
-import secrets
 import shutil
 import signal
 import sys
@@ -74,8 +73,9 @@ class _Job:
 def _new_job(rank: Optional[int]) -> _Job:
     """Make a job; runs in the launcher, before it starts the ranks."""
     global _job
-    folder = f"lightning-{os.getpid()}-{secrets.token_hex(8)}"
-    _job = _Job(os.getpid(), os.path.join(tempfile.gettempdir(), folder), rank)
+    failure_notes.remove_forgotten(tempfile.gettempdir())
+    folder = failure_notes.new_folder(tempfile.gettempdir())
+    _job = _Job(os.getpid(), folder, rank)
     atexit.register(_job.remove_notes)
     return _job
 
@@ -98,7 +98,10 @@ def _be_part_of_job() -> None:
 
 @lru_cache(maxsize=None)
 def _end_forked_workers() -> None:
-    multiprocessing.util.register_after_fork(parent_watch, lambda _: parent_watch.end_with_parent_after_fork())
+    def end_with_parent(_: Any) -> None:
+        parent_watch.end_with_parent_after_fork(_left_over_by(os.getppid()))
+
+    multiprocessing.util.register_after_fork(parent_watch, end_with_parent)
 
 
 @lru_cache(maxsize=None)
@@ -121,7 +124,7 @@ def _adopt_handed_over_job() -> None:
     # Whatever this process starts is not a rank
     launcher, folder, rank = json.loads(os.environ.pop(_HANDED_OVER))
     _job = _Job(launcher, folder, rank)
-    parent_watch.end_with(launcher)
+    parent_watch.end_with(launcher, folder)
 
 
 def _hand_over_job(environment: Dict[str, str], num_processes: int) -> None:
@@ -196,7 +199,7 @@ def _runs_rank(wrapping_function: Callable[..., Any]) -> Callable[..., Any]:
         _job.runs_function = True
         _join_job_object(_job.name)
         if self._start_method == "fork":  # others watch since they were started
-            parent_watch.end_with(_job.launcher)
+            parent_watch.end_with(_job.launcher, _job.folder)
         _interrupt_once()
         _end_forked_workers()
         try:
@@ -290,4 +293,10 @@ def _ties_of(process: Any) -> Optional[Dict[str, Any]]:
         "path": os.path.dirname(__file__),
         "parent": os.getpid() if is_rank or is_worker else None,
         "folder": _job.folder if is_rank or is_worker else None,
+        "leftover": _left_over_by(os.getpid()),
     }
+
+
+def _left_over_by(pid: int) -> Optional[str]:
+    """Return the folder that a process leaves behind if it is ended by force; runs in it, or in a fork of it."""
+    return _job.folder if _job is not None and _job.launcher == pid else None

@@ -22,6 +22,7 @@ import ctypes
 import multiprocessing
 import os
 import select
+import shutil
 import signal
 import sys
 import threading
@@ -33,19 +34,23 @@ _SYNCHRONIZE, _QUERY_LIMITED_INFORMATION = 0x100000, 0x1000
 _INFINITE = 0xFFFFFFFF
 
 
-def end_with(pid: int) -> None:
+def end_with(pid: int, leftover: Optional[str] = None) -> None:
     """End this process, at once and without any clean-up, as soon as another one has ended.
 
     Runs in ranks, with the process identifier of their launcher, and in DataLoader workers, with that of their rank.
 
+    Args:
+        pid: The identifier of the other process.
+        leftover: A folder that the other process would have removed, had it not been ended by force.
+
     """
-    threading.Thread(target=_watch, args=(pid,), name="lightning-parent-watch", daemon=True).start()
+    threading.Thread(target=_watch, args=(pid, leftover), name="lightning-parent-watch", daemon=True).start()
 
 
-def end_with_parent_after_fork() -> None:
+def end_with_parent_after_fork(leftover: Optional[str]) -> None:
     """Do the same in a DataLoader worker that has been forked; runs in every process that a rank forks."""
     if is_dataloader_worker(multiprocessing.current_process()):
-        end_with(os.getppid())
+        end_with(os.getppid(), leftover)
 
 
 def is_dataloader_worker(process: Any) -> bool:
@@ -55,11 +60,13 @@ def is_dataloader_worker(process: Any) -> bool:
     return module.startswith("torch.utils.data.") and getattr(target, "__name__", None) == "_worker_loop"
 
 
-def _watch(pid: int) -> None:
+def _watch(pid: int, leftover: Optional[str]) -> None:
     if sys.platform == "win32":
         _wait_on_windows(pid)
     else:
         _wait(pid)
+    if leftover is not None:
+        shutil.rmtree(leftover, ignore_errors=True)
     # What is in the middle of a collective or of the user's code would not react to anything less
     os.kill(os.getpid(), signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
 
