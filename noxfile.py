@@ -1,6 +1,7 @@
 """The sessions of ``python dev.py SESSION``.
 
-``TORCH_VERSION`` in the environment chooses another release of torch than the one that ``pyproject.toml`` pins.
+``LIGHTNING_VERSION`` and ``TORCH_VERSION`` in the environment choose other releases than the newest of Lightning that has
+patches, and than the one of torch that ``pyproject.toml`` pins.
 
 """
 
@@ -14,8 +15,7 @@ import nox
 
 ROOT = Path(__file__).resolve().parent
 FORKS = ROOT / ".cache" / "forks"
-VERSION = "2.6.6"  # the newest release of Lightning that has patches
-LINE = "2.6"
+VERSION = os.environ.get("LIGHTNING_VERSION") or "2.6.6"
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 # For sessions that start processes of their own: nox would kill them 0.5 s after a Ctrl+C, and orphan those
 TIME_TO_END = 30.0
@@ -179,16 +179,16 @@ def make_fork(session: nox.Session, variant: str) -> Path:
         # Where PYTHONDONTWRITEBYTECODE is set, each of many processes would compile it again
         session.run("python", "-m", "compileall", "-q", str(fork / "src"), silent=True)
     for other in FORKS.iterdir():
-        if other.name not in (f"{VERSION}-pristine", f"{VERSION}-{hash_patches()}"):
+        if not other.name.endswith(("-pristine", f"-{hash_patches()}")):
             remove(other)
     return fork
 
 
 def hash_patches() -> str:
-    """Return a short hash of the patches."""
+    """Return a short hash of the patches of all lines."""
     digest = hashlib.sha256()
-    for file in sorted((ROOT / "patches" / LINE).iterdir()):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    for file in sorted((ROOT / "patches").glob("*/*")):
+        digest.update(f"{file.parent.name}/{file.name}".encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 

@@ -17,7 +17,7 @@ import sys
 import pytest
 
 from tests_fabric.helpers.needs import needs
-from tests_fabric.helpers.scripts import RECORD, run_script, under_main_guard
+from tests_fabric.helpers.scripts import RECORD, WAIT_FOR, run_script, under_main_guard
 from tests_fabric.strategies.launchers.conftest import leave_nothing_behind  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("leave_nothing_behind")
@@ -51,7 +51,7 @@ class Logger(CSVLogger):
 class SaveOnException(OnExceptionCheckpoint):
     def on_exception(self, trainer, *args):
         super().on_exception(trainer, *args)
-        record("on_exception", rank=trainer.global_rank, step=trainer.global_step)
+        record("on_exception", rank=trainer.global_rank, step=trainer.global_step, exception=type(args[-1]).__name__)
 
 
 class Model(BoringModel):
@@ -194,6 +194,31 @@ def test_termination_of_one_rank_ends_the_job(tmp_path):
     run = run_fit(tmp_path, "ddp", strike, definitions="ranks._GRACE = 1")
     assert run.returncode == 1, run.output
     assert "was told to end (SIGTERM)" in run.output.rstrip().splitlines()[-1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that a process could react to")
+@pytest.mark.parametrize("told", ["launcher", "all", "rank 0"])
+def test_termination_ends_all_ranks_in_order(told, tmp_path):
+    """Ranks that are told to end do so after the same batch, wherever that reaches them, and nobody has failed."""
+    definitions = f"""{WAIT_FOR}
+def terminate(model):
+    wait_for("rank 1 in the batch", rank=1)  # which goes on, and waits for rank 0 in a collective
+    if model.global_rank == 0:
+        launcher = model.trainer.strategy.launcher
+        if {told == "all"}:
+            launcher.procs[0].terminate()
+        if {told == "rank 0"}:
+            launcher.kill = lambda signum: None  # the other learns of it in time all the same
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+    run = run_fit(tmp_path, "ddp", "terminate(self)", definitions=definitions)
+    assert run.returncode == 0, run.output
+    assert "Lightning has ended this job" not in run.output
+    assert not run.of("after")
+    assert {record["rank"] for record in run.of("on_exception")} == {0, 1}
+    assert {record["exception"] for record in run.of("on_exception")} == {"SIGTERMException"}
+    assert len({record["step"] for record in run.of("on_exception")}) == 1
+    assert (tmp_path / "on_exception.ckpt").is_file()
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])

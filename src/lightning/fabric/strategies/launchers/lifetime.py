@@ -240,9 +240,10 @@ def _handling(exception: BaseException, alone: bool) -> Iterator[None]:
 
 
 def _note_termination() -> None:
-    """Leave a note that this process was told to end; runs in ranks, when they receive SIGTERM."""
+    """Leave a note that this process was told to end, and end quickly; runs in ranks, when they receive SIGTERM."""
     if _job is not None:
         failure_notes.write_note(_job.folder, "termination", rank=_job.rank)
+        atexit.register(failure_notes.end_quickly)
 
 
 @lru_cache(maxsize=None)

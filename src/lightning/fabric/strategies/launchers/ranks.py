@@ -90,11 +90,14 @@ class _Ranks:
         """Return the failure that the others most likely follow from, or ``None`` if nobody failed."""
         return _find_culprit(self.failures)
 
-    def settle(self, launcher_has_ended: Optional[threading.Event] = None) -> None:
+    def settle(self, launcher_has_ended: Optional[threading.Event] = None) -> bool:
         """Let the ranks find out that one has failed and deal with it, then end them all.
 
         Args:
             launcher_has_ended: Tells that the launcher is a rank and has dealt with it.
+
+        Returns:
+            ``False`` if no rank has failed after all: whoever has told a rank to end has told the launcher, too.
 
         """
         deadline = time.monotonic() + _GRACE / 2
@@ -103,6 +106,8 @@ class _Ranks:
             time.sleep(_POLL / 2)
         deadline = time.monotonic() + _GRACE
         while True:
+            if not self.have_failed:
+                return False
             has_ended = launcher_has_ended is None or launcher_has_ended.is_set()
             if has_ended and (not self.alive or self._launcher_is_the_cause()):
                 break
@@ -112,6 +117,7 @@ class _Ranks:
                 break
             time.sleep(_POLL / 2)
         self.end()
+        return True
 
     def _has_failed_alive(self) -> bool:
         alive, failures = self.alive, self.failures

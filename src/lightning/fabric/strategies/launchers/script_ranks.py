@@ -67,10 +67,13 @@ class _ScriptRanks:
 
         """
         self._thread = threading.current_thread()
-        while self._ranks.alive and not self._ranks.have_failed:
-            time.sleep(_POLL)
-        if self._ranks.have_failed:
-            self._ranks.settle(self._has_ended)
+        has_settled = False
+        while not has_settled and (self._ranks.alive or self._ranks.have_failed):
+            if self._ranks.have_failed:
+                has_settled = self._ranks.settle(self._has_ended)
+            else:
+                time.sleep(_POLL)
+        if has_settled:
             culprit = self._ranks.find_culprit()
             if culprit is not None and culprit.pid != os.getpid():
                 self._exit(culprit)

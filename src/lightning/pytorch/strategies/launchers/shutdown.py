@@ -17,9 +17,12 @@ import sys
 from contextlib import contextmanager
 from typing import Iterator, Optional
 
+import torch
+
 import lightning.pytorch as pl
 from lightning.fabric.strategies.launchers.process_ranks import _was_handled_by_ranks
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import _TunerExitException
 
 
@@ -44,6 +47,16 @@ def _shuts_down(trainer: Optional["pl.Trainer"]) -> Iterator[None]:  # type: ign
         if isinstance(exception, KeyboardInterrupt):
             sys.exit(1)  # PyTorch would turn it into a success
         raise
+
+
+def _ranks_end_together(trainer: "pl.Trainer") -> bool:  # type: ignore[name-defined]
+    """Whether all ranks learn at the start of a training batch that rank 0 was told to end (SIGTERM); runs in ranks.
+
+    Until then, none may leave by itself: the others would wait for it in a collective.
+
+    """
+    is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return is_distributed and trainer.world_size > 1 and trainer.state.fn == TrainerFn.FITTING
 
 
 @contextmanager
