@@ -1,7 +1,7 @@
 """The sessions of ``python dev.py SESSION``.
 
-``LIGHTNING_VERSION`` and ``TORCH_VERSION`` in the environment choose other releases than the newest of Lightning that has
-patches, and than the one of torch that ``pyproject.toml`` pins.
+``LIGHTNING_VERSION`` and ``TORCH_VERSION`` in the environment choose other releases: of Lightning than the newest that
+has patches, and of torch than the one that ``pyproject.toml`` pins.
 
 """
 

@@ -1,6 +1,7 @@
 """Parse the command line, call what was asked for, print what came out. Nothing else is done here."""
 
 import argparse
+import json
 import os
 import shlex
 import subprocess
@@ -8,9 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lightning_windows_ddp._apply import Done, apply, revert
 from lightning_windows_ddp._errors import Stopped, ToolError
 from lightning_windows_ddp._export import export
 from lightning_windows_ddp._fork import fork
+from lightning_windows_ddp._status import status
+from lightning_windows_ddp._translate import DISTRIBUTIONS
 from lightning_windows_ddp._verify import format_results, verify
 
 
@@ -21,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments; those of the process by default.
 
     Returns:
-        The exit status: 0 if all is well, 1 if `verify` found a failure, 2 if the command could not be carried out,
-        128 and the number of the signal if it was interrupted.
+        The exit status: 0 if all is well, 1 if `verify` found a failure or `status` a Lightning that is not patched, 2
+        if the command could not be carried out, 128 and the number of the signal if it was interrupted.
 
     """
     for stream in (sys.stdout, sys.stderr):
@@ -46,6 +50,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("Interrupted.", 130)
     except Stopped as stopped:
         return _fail("Stopped.", 128 + stopped.signum)
+
+
+def _apply(arguments: argparse.Namespace) -> int:
+    _print_done(apply(arguments.python, arguments.names, report=_report), "patched", "is patched already")
+    return 0
+
+
+def _revert(arguments: argparse.Namespace) -> int:
+    _print_done(revert(arguments.python, arguments.names, report=_report), "restored", "is not patched")
+    return 0
+
+
+def _print_done(results: list[Done], done: str, nothing_to_do: str) -> None:
+    for result in results:
+        print(f"{result.title}: {done} {result.files} files" if result.changed else f"{result.title} {nothing_to_do}")
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    found = status(arguments.python)
+    print(
+        json.dumps([vars(each) for each in found], indent=1)
+        if arguments.json
+        else "\n".join(each.describe() for each in found)
+    )
+    return 0 if all(each.ok for each in found) else 1
 
 
 def _fork(arguments: argparse.Namespace) -> int:
@@ -78,9 +107,25 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lightning-windows-ddp",
-        description="Lightning whose DDP works on Windows: forks of its releases with the patches applied.",
+        description="Lightning whose DDP works on Windows: patches for an installed one, and forks of its releases.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    for name, command, text in (
+        ("apply", _apply, "patch the installed Lightning"),
+        ("revert", _revert, "give the installed Lightning its original files back"),
+    ):
+        sub = commands.add_parser(name, help=text)
+        sub.add_argument(
+            "names", metavar="DISTRIBUTION", nargs="*", help=f"one of {', '.join(DISTRIBUTIONS)} (default: all)"
+        )
+        _add_python(sub, "the interpreter of the environment that has it (default: this one)")
+        sub.set_defaults(command=command)
+
+    sub = commands.add_parser("status", help="tell what is installed of Lightning, and whether it is patched")
+    _add_python(sub, "the interpreter of the environment (default: this one)")
+    sub.add_argument("--json", action="store_true", help="print it as JSON")
+    sub.set_defaults(command=_status)
 
     sub = commands.add_parser("fork", help="make a git repository of a release with one commit per patch")
     sub.add_argument("version", metavar="VERSION", help="the release of Lightning, such as 2.6.1")
@@ -99,15 +144,13 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = commands.add_parser("verify", help="prove that the patches apply to every release, import and match src/")
     sub.add_argument("line", metavar="LINE", nargs="*", help="a release line, such as 2.6 (default: all)")
-    sub.add_argument(
-        "--python",
-        metavar="PATH",
-        type=_program,
-        default=Path(sys.executable),
-        help="the interpreter to import with; it needs torch and Lightning's dependencies (default: this one)",
-    )
+    _add_python(sub, "the interpreter to import with; it needs torch and Lightning's dependencies (default: this one)")
     sub.set_defaults(command=_verify)
     return parser
+
+
+def _add_python(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--python", metavar="PATH", type=_program, default=Path(sys.executable), help=text)
 
 
 def _program(argument: str) -> Path:

@@ -31,6 +31,10 @@ class ForkError(ToolError):
     """A fork is not in a state that can be exported."""
 
 
+class InstallationError(ToolError):
+    """An installed Lightning cannot be patched, or given back as it was. Nothing was changed."""
+
+
 class CommandError(ToolError):
     """A command failed.
 

@@ -21,6 +21,7 @@ import pytest
 import lightning_windows_ddp
 from lightning_windows_ddp import _index, _patches
 from lightning_windows_ddp.__main__ import main
+from tests_patchset import installations
 
 PACKAGE = Path(lightning_windows_ddp.__file__).resolve().parent
 NUMBERS = "".join(f"line_{number} = {number}\n" for number in range(40))
@@ -178,6 +179,16 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Run]:
         return Run(status, out, err)
 
     return run
+
+
+@pytest.fixture
+def site(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a folder for packages that this interpreter looks into first, and a checkout with tiny patches."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    installations.write_series(checkout / "patches")
+    return folder
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def _ranks_end_together(trainer: "pl.Trainer") -> bool:  # type: ignore[name-def
 
     """
     is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return is_distributed and trainer.world_size > 1 and trainer.state.fn == TrainerFn.FITTING
+    return bool(is_distributed and trainer.world_size > 1 and trainer.state.fn == TrainerFn.FITTING)
 
 
 @contextmanager

@@ -1,0 +1,217 @@
+"""Patch an installed Lightning in place, and put the original files back."""
+
+import contextlib
+import hashlib
+import importlib.metadata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_windows_ddp import _journal, _patches, _record, _signals
+from lightning_windows_ddp._errors import InstallationError
+from lightning_windows_ddp._hunks import Change, apply_series
+from lightning_windows_ddp._installed import Distribution, choose, find_installed
+
+_PACKAGE = "lightning-windows-ddp"
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was done to a distribution.
+
+    Args:
+        title: Its name and release.
+        changed: Whether anything had to be done.
+        files: How many files are patched, or were restored.
+
+    """
+
+    title: str
+    changed: bool
+    files: int
+
+
+@dataclass(frozen=True)
+class _Plan:
+    distribution: Distribution
+    line: str
+    patches: str
+    journal: _journal.Journal | None
+    changes: dict[str, Change]  # empty if it is patched already
+
+
+def apply(python: Path, names: Sequence[str] = (), *, report: Callable[[str], None] = lambda line: None) -> list[Done]:
+    """Patch the installed distributions of Lightning.
+
+    Everything is checked for all of them before the first file is written. If this process is killed meanwhile, the
+    next `apply` or `revert` puts things in order.
+
+    Args:
+        python: The interpreter of the environment.
+        names: The distributions; all that are installed, if empty.
+        report: Called with a line of text before each step.
+
+    Raises:
+        ToolError: If they cannot be patched; nothing was changed then.
+
+    """
+    distributions = choose(find_installed(python), list(names))
+    with _journal.locked(distributions):
+        _require_patchable(distributions)
+        plans = _plan_all(distributions)
+        for plan in plans:
+            _carry_out(plan, report)
+    return [Done(plan.distribution.title, bool(plan.changes), _count(plan)) for plan in plans]
+
+
+def revert(python: Path, names: Sequence[str] = (), *, report: Callable[[str], None] = lambda line: None) -> list[Done]:
+    """Put the original files of the installed distributions of Lightning back.
+
+    Args:
+        python: The interpreter of the environment.
+        names: The distributions; all that are installed, if empty.
+        report: Called with a line of text before each step.
+
+    Raises:
+        ToolError: If somebody has changed patched files; nothing was changed then.
+
+    """
+    distributions = choose(find_installed(python), list(names))
+    distributions.reverse()  # what imports the other comes first
+    with _journal.locked(distributions):
+        journals = {each.title: _journal.read_journal(each) for each in distributions}
+        _require_unchanged([journal for journal in journals.values() if journal is not None])
+        for distribution in distributions:
+            journal = journals[distribution.title]
+            if journal is not None:
+                report(f"restoring {distribution.title}")
+                with _report_system_errors(distribution):
+                    _journal.roll_back(journal)
+            elif distribution.obstacle is None:
+                _journal.remove_leftovers(distribution)
+    return [
+        Done(title, journal is not None, len(journal.entries) if journal else 0) for title, journal in journals.items()
+    ]
+
+
+def hash_series(series: Sequence[Path]) -> str:
+    """Return a hash that tells one series of patches from another."""
+    digest = hashlib.sha256()
+    for patch in series:
+        digest.update(patch.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _require_patchable(distributions: Sequence[Distribution]) -> None:
+    for distribution in distributions:
+        if distribution.obstacle is not None:
+            raise InstallationError(
+                f"{distribution.title} cannot be patched: {distribution.obstacle}. To patch others only,"
+                " name them. Nothing was changed."
+            )
+    lines = {each.title: _patches.release_line(each.version) for each in distributions if each.name != "lightning"}
+    if len(set(lines.values())) > 1:
+        raise InstallationError(
+            f"{' and '.join(lines)} do not belong together: their releases are of different lines. Install the same"
+            " release of both, and run again. Nothing was changed."
+        )
+
+
+def _require_unchanged(journals: Sequence[_journal.Journal]) -> None:
+    changed = [str(each.distribution.root / path) for each in journals for path in each.changed()]
+    if changed:
+        raise InstallationError(
+            f"Somebody has changed files since they were patched: {_list(changed)}. Their changes would be lost. Take"
+            " these back, or install Lightning again with `pip install --force-reinstall --no-deps`, and run again."
+            " Nothing was changed."
+        )
+
+
+def _plan_all(distributions: Sequence[Distribution]) -> list[_Plan]:
+    journals = {each.title: _journal.read_journal(each) for each in distributions}
+    _require_unchanged([journal for journal in journals.values() if journal is not None])
+    plans: list[_Plan] = []
+    problems: list[str] = []
+    for distribution in distributions:
+        plan, found = _plan(distribution, journals[distribution.title])
+        plans.append(plan)
+        problems += found
+    if problems:
+        raise InstallationError(
+            f"The patches do not fit what is installed: {_list(problems)}. Somebody has changed these files, or the"
+            " release was built in another way. Install Lightning again with `pip install --force-reinstall --no-deps`"
+            " and run again. Nothing was changed."
+        )
+    return plans
+
+
+def _plan(distribution: Distribution, journal: _journal.Journal | None) -> tuple[_Plan, list[str]]:
+    """Return what is to be done to a distribution, and why it cannot be done."""
+    line = _patches.release_line(distribution.version)
+    series = _patches.read_series(_patches.patches_folder(), line)
+    patches = hash_series(series)
+    if journal is not None and journal.patches == patches and journal.is_complete():
+        return _Plan(distribution, line, patches, journal, {}), []
+
+    def read(path: str) -> bytes | None:
+        return _journal.read(distribution, path) if journal is None else journal.original(path)
+
+    applied = apply_series(series, distribution.name, read)
+    record_path = f"{distribution.info.name}/RECORD"
+    record = read(record_path) or b""
+    recorded = _record.hashes(record)
+    problems = [
+        f"{path}: changed since it was installed"
+        for path, change in applied.changes.items()
+        if change.before is not None and recorded.get(path) not in (None, "", _record.hash_of(change.before))
+    ]
+    changes = applied.changes
+    kept = [f"{distribution.info.name}/{_journal.FOLDER}/{name}" for name in _journal.names_of(changes, record_path)]
+    files = {path: change.after for path, change in changes.items()} | dict.fromkeys(kept)
+    changes[record_path] = Change(record, _record.update(record, files))
+    return _Plan(distribution, line, patches, journal, changes), [*problems, *applied.problems]
+
+
+def _carry_out(plan: _Plan, report: Callable[[str], None]) -> None:
+    distribution = plan.distribution
+    if not plan.changes:
+        return
+    report(f"patching {distribution.title} with the patches of the line {plan.line}")
+    with _report_system_errors(distribution), _signals.raised():
+        if plan.journal is not None:
+            _journal.roll_back(plan.journal)
+        _journal.remove_leftovers(distribution)
+        try:
+            journal = _journal.begin(distribution, plan.changes, importlib.metadata.version(_PACKAGE), plan.patches)
+            _journal.carry_out(journal, plan.changes)
+        except BaseException:
+            with _signals.ignored():
+                begun = _journal.read_journal(distribution)
+                if begun is not None:
+                    _journal.roll_back(begun)
+                _journal.remove_leftovers(distribution)
+            raise
+
+
+@contextlib.contextmanager
+def _report_system_errors(distribution: Distribution) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InstallationError(
+            f"{distribution.title} in {distribution.root} was not changed, for the system refused it:"
+            f" {error.strerror} ({error.filename}). End the programs that use this Lightning; if the folder belongs to"
+            " somebody else or is read-only, run as who installed it, or use an environment of your own."
+        ) from None
+
+
+def _count(plan: _Plan) -> int:
+    if plan.changes:
+        return len(plan.changes)
+    return len(plan.journal.entries) if plan.journal is not None else 0
+
+
+def _list(items: Sequence[str]) -> str:
+    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    return ", ".join(items[:_SHOWN]) + more

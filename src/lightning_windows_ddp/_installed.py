@@ -1,0 +1,147 @@
+"""The distributions of Lightning that an environment has installed."""
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_windows_ddp._errors import BadInputError, CommandError, ProgramNotFoundError
+from lightning_windows_ddp._run import run
+from lightning_windows_ddp._translate import DISTRIBUTIONS, FABRIC, PYTORCH
+
+# Runs in the other interpreter, which may be as old as Python 3.8 and has nothing installed of this package
+_PROBE = """
+import importlib.metadata, json, sys
+
+found = []
+for name in sys.argv[1:]:
+    try:
+        distribution = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        continue
+    found.append({
+        "name": name,
+        "version": distribution.version,
+        "root": str(distribution.locate_file("")),
+        "info": str(getattr(distribution, "_path", "")),
+        "direct_url": distribution.read_text("direct_url.json"),
+    })
+print()
+print(json.dumps({"frozen": bool(getattr(sys, "frozen", False)), "found": found}))
+"""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """An installed distribution.
+
+    Args:
+        name: One of `DISTRIBUTIONS`.
+        version: Its release.
+        root: The folder that its packages are installed in.
+        info: Its folder `*.dist-info`.
+        obstacle: Why it cannot be patched in place and what to do instead, or None.
+
+    """
+
+    name: str
+    version: str
+    root: Path
+    info: Path
+    obstacle: str | None
+
+    @property
+    def title(self) -> str:
+        """Its name and release."""
+        return f"{self.name} {self.version}"
+
+
+def find_installed(python: Path) -> list[Distribution]:
+    """Return the distributions of Lightning that an interpreter would import.
+
+    Args:
+        python: The interpreter.
+
+    Raises:
+        BadInputError: If it cannot be run or has no Lightning.
+
+    """
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONHOME"}
+    environment |= {"PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [str(python), "-c", "import sys; sys.path.remove('')\n" + _PROBE, *DISTRIBUTIONS]
+    try:
+        output = run(command, cwd=Path(tempfile.gettempdir()), env=environment)
+        answer = json.loads(output.decode("utf-8", "replace").splitlines()[-1])
+    except ProgramNotFoundError:
+        raise BadInputError(f"There is no Python interpreter at {python}. Name one with --python.") from None
+    except OSError as error:
+        raise BadInputError(f"{python} cannot be run ({error.strerror}). Name an interpreter with --python.") from None
+    except (CommandError, ValueError, IndexError) as error:
+        reason = error.output.splitlines()[-1:] if isinstance(error, CommandError) else []
+        why = f" ({reason[0]})" if reason else ""
+        raise BadInputError(
+            f"{python} does not tell what it has installed{why}. Name an interpreter of Python 3.8 or newer with"
+            " --python."
+        ) from None
+    if not answer["found"]:
+        raise BadInputError(
+            f"{python} has none of {', '.join(DISTRIBUTIONS)} installed, so there is nothing to patch. Install one, or"
+            " name the interpreter of the environment that has it with --python."
+        )
+    return [_distribution(entry, answer["frozen"]) for entry in answer["found"]]
+
+
+def _distribution(entry: dict[str, str], frozen: bool) -> Distribution:
+    root, info = Path(entry["root"]).resolve(), Path(entry["info"]).resolve()
+    obstacle = None
+    if frozen or not root.is_dir() or not info.is_dir():
+        obstacle = (
+            "it is part of an archive or a frozen program, whose files cannot be replaced. Patch the environment that"
+            " this was made from, and make it again"
+        )
+    elif _is_editable(entry["direct_url"]) or info.suffix != ".dist-info":
+        obstacle = (
+            "it is installed from a source tree (editable). Apply the patches there with git, or make a patched fork"
+            " with `lightning-windows-ddp fork` and install that"
+        )
+    elif not (info / "RECORD").is_file():
+        obstacle = (
+            "it has no RECORD of its files, so another tool than pip manages it. Install it with pip, in an environment"
+            " of its own if need be"
+        )
+    return Distribution(entry["name"], entry["version"], root, info, obstacle)
+
+
+def _is_editable(direct_url: str | None) -> bool:
+    return bool(direct_url and json.loads(direct_url).get("dir_info", {}).get("editable"))
+
+
+def choose(found: list[Distribution], names: list[str]) -> list[Distribution]:
+    """Return the distributions that belong to what the user has named, in the order in which they are patched.
+
+    `pytorch-lightning` imports `lightning-fabric`, so these two are patched and reverted together.
+
+    Args:
+        found: What is installed.
+        names: What was named; everything, if empty.
+
+    Raises:
+        BadInputError: If something that was named is not installed, or has no counterpart.
+
+    """
+    missing = [name for name in names if name not in {distribution.name for distribution in found}]
+    if missing:
+        raise BadInputError(
+            f"{', '.join(missing)} is not installed there; this is: {', '.join(each.title for each in found)}. Name one"
+            " of these, or none for all."
+        )
+    wanted = set(names or [distribution.name for distribution in found])
+    if wanted & {FABRIC, PYTORCH}:
+        wanted |= {FABRIC, PYTORCH}
+    chosen = {distribution.name: distribution for distribution in found if distribution.name in wanted}
+    if PYTORCH in chosen and FABRIC not in chosen:
+        raise BadInputError(
+            f"{PYTORCH} is installed without {FABRIC}, which it imports. Install {FABRIC} of the same release first."
+        )
+    return list(chosen.values())

@@ -1,0 +1,43 @@
+"""The names that Lightning's modules have in the distributions that hold a part of it.
+
+`pytorch-lightning` and `lightning-fabric` are made of the same sources as `lightning`: upstream's build moves the
+folders and renames the imports. What is done here gives the same bytes, for every file that the patches change (a test
+compares them with released wheels).
+"""
+
+import re
+
+LIGHTNING, FABRIC, PYTORCH = "lightning", "lightning-fabric", "pytorch-lightning"
+DISTRIBUTIONS = (LIGHTNING, FABRIC, PYTORCH)
+
+_ROOT = "src/lightning/"
+_FOLDERS = {
+    LIGHTNING: (_ROOT, "lightning/"),
+    FABRIC: (f"{_ROOT}fabric/", "lightning_fabric/"),
+    PYTORCH: (f"{_ROOT}pytorch/", "pytorch_lightning/"),
+}
+_PACKAGES = {"lightning.fabric": "lightning_fabric", "lightning.pytorch": "pytorch_lightning"}
+# Not in addresses such as github.com/lightning.pytorch, nor in longer names
+_MODULE = re.compile(r"(?<![_/@])lightning\.(?:fabric|pytorch)(?![\w/])")
+
+
+def translate_path(path: str, distribution: str) -> str | None:
+    """Return where a file of Lightning's sources is installed.
+
+    Args:
+        path: The path in the sources, such as `src/lightning/fabric/fabric.py`.
+        distribution: One of `DISTRIBUTIONS`.
+
+    Returns:
+        The path relative to the folder that packages are installed in, or None if the distribution does not have it.
+
+    """
+    source, installed = _FOLDERS[distribution]
+    return installed + path.removeprefix(source) if path.startswith(source) else None
+
+
+def translate_text(text: str, distribution: str) -> str:
+    """Return text of Lightning's sources as the distribution has it."""
+    if distribution == LIGHTNING:
+        return text
+    return _MODULE.sub(lambda match: _PACKAGES[match[0]], text)

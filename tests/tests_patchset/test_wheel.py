@@ -1,0 +1,86 @@
+"""This package as users install it: a wheel, in an environment with a Lightning of the package index, without git."""
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lightning
+from lightning_windows_ddp import _patches
+from lightning_windows_ddp._translate import translate_path, translate_text
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="Requires: [the package index, and virtual environments]")
+
+ROOT = Path(__file__).parents[2]
+FORK = Path(lightning.__file__).parents[2]
+VERSION = lightning.__version__
+Snapshot = Callable[[Path], dict[str, bytes | None]]
+
+
+class Environment:
+    """A virtual environment whose programs find no git."""
+
+    def __init__(self, folder: Path) -> None:
+        venv.create(folder, symlinks=True)
+        self.folder = folder
+        self.python = folder / "bin" / "python"
+        self.site = next(folder.glob("lib/python*/site-packages"))
+
+    def pip(self, *arguments: object) -> None:
+        """Run the pip of this interpreter on the environment."""
+        command = [sys.executable, "-m", "pip", "--python", self.python, "--quiet", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def cli(self, *arguments: str) -> str:
+        """Run the command line of the environment."""
+        command = [self.folder / "bin" / "lightning-windows-ddp", *arguments]
+        env = {"PATH": str(self.folder / "bin"), "HOME": str(self.folder)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, cwd=self.folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    """Make an environment with this package, from a wheel that was built just now."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = Environment(tmp_path / "environment")
+    made.pip("install", next(tmp_path.glob("*.whl")))
+    return made
+
+
+@pytest.mark.parametrize(
+    "distributions",
+    [{"lightning": "lightning"}, {"lightning-fabric": "lightning_fabric", "pytorch-lightning": "pytorch_lightning"}],
+    ids=["lightning", "parts"],
+)
+def test_installed_lightning(distributions: dict[str, str], environment: Environment, snapshot: Snapshot) -> None:
+    """It becomes what a patched fork is, then what it was before, and nothing of it is left when it is uninstalled."""
+    environment.pip("install", "--no-deps", "--no-compile", *(f"{name}=={VERSION}" for name in distributions))
+    pristine = snapshot(environment.site)
+    assert environment.cli("apply").count("patched") == len(distributions)
+    for name in distributions:
+        touched = set()
+        for patch in _patches.read_series(_patches.patches_folder(), _patches.release_line(VERSION)):
+            text = patch.read_text(encoding="utf-8")
+            touched |= {line[6:] for line in text.splitlines() if line.startswith("+++ b/src/")}
+        installed = {path: translate_path(path, name) for path in touched}
+        assert any(installed.values())
+        for path, here in installed.items():
+            if here is not None and not here.endswith("/__init__.py"):  # upstream's build has others
+                wanted = translate_text((FORK / path).read_text(encoding="utf-8"), name)
+                assert (environment.site / here).read_text(encoding="utf-8") == wanted
+    assert environment.cli("status").count("patched by") == len(distributions)
+    environment.cli("revert")
+    assert snapshot(environment.site) == pristine
+    environment.cli("apply")
+    environment.pip("uninstall", "--yes", *distributions)
+    left = {name.partition("/")[0] for name in snapshot(environment.site)}
+    assert not [name for name in left if name.startswith(tuple(distributions.values())) and "windows_ddp" not in name]
