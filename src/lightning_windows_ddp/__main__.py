@@ -143,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.set_defaults(command=_export)
 
     sub = commands.add_parser("verify", help="prove that the patches apply to every release, import and match src/")
-    sub.add_argument("line", metavar="LINE", nargs="*", help="a release line, such as 2.6 (default: all)")
+    sub.add_argument("line", metavar="LINE", nargs="*", help="a release line, such as 2.6 or 2.2-2.4 (default: all)")
     _add_python(sub, "the interpreter to import with; it needs torch and Lightning's dependencies (default: this one)")
     sub.set_defaults(command=_verify)
     return parser

@@ -29,23 +29,24 @@ class Commits:
     added: list[str]
 
 
-def read_commits(fork: Path) -> Commits:
+def read_commits(fork: Path, patches: Path | None = None) -> Commits:
     """Read the commits of a fork.
 
     Args:
         fork: A repository that `fork` made.
+        patches: The folder `patches/` whose release lines count; the one of this package by default.
 
     Raises:
         ForkError: If it is not one, has changes that are not committed, or commits that cannot become patches.
 
     """
-    root, line = _release(fork)
+    root, line = _release(fork, patches)
     _require_clean(fork)
     difference = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", "--diff-filter=A", root, "HEAD")
     return Commits(line, root, _commits(fork, root), _git.names(_git.git(*difference, cwd=fork)))
 
 
-def _release(fork: Path) -> tuple[str, str]:
+def _release(fork: Path, patches: Path | None) -> tuple[str, str]:
     """Return the first commit of a fork and its release line."""
     no_fork = f"{fork} is not a fork of Lightning"
     remedy = "Name a folder that `lightning-windows-ddp fork` made."
@@ -63,7 +64,7 @@ def _release(fork: Path) -> tuple[str, str]:
         raise ForkError(
             f"{no_fork}: its first commit is {subject!r}, not a release such as 'lightning 2.6.1'. {remedy}"
         )
-    return roots[0], _patches.release_line(version)
+    return roots[0], _patches.release_line(version, patches)
 
 
 def _require_clean(fork: Path) -> None:

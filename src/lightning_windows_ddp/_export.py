@@ -57,7 +57,7 @@ def export(
     _git.require_git()
     checkout = _writable_checkout(fork, checkout)
     report(f"[1/3] checking {fork}")
-    commits = read_commits(fork)
+    commits = read_commits(fork, checkout / "patches")
     report(f"[2/3] making patches of the commits ({len(commits.commits)})")
     added = {name: _git.git("cat-file", "blob", f"HEAD:{name}", cwd=fork) for name in commits.added}
     with scratch_folder(Path(tempfile.gettempdir()), "lightning-windows-ddp") as scratch:

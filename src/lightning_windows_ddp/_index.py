@@ -17,6 +17,9 @@ WITHDRAWN = {
     "2.6.3": "withdrawn from the package index, its upload was a supply-chain compromise",
 }
 
+# The metadata of Lightning before 2.5 are made with pkg_resources, which later releases of setuptools do not have
+_BUILD_CONSTRAINT = "setuptools<81\n"
+
 _FINAL = re.compile(r"\d+\.\d+\.\d+(\.post\d+)?", re.ASCII)
 
 
@@ -73,12 +76,15 @@ def download_sdist(version: str, folder: Path) -> Path:
         raise BadInputError(f"lightning {version} is refused: {WITHDRAWN[version]}. Use another release.")
     target, temporary = folder / "sdist", folder / "pip"
     temporary.mkdir()
+    constraint = folder / "constraint.txt"
+    constraint.write_text(_BUILD_CONSTRAINT, encoding="utf-8")
     try:
         # only lightning is wanted from source; ":all:" would also build the tools that read its metadata
         _pip(
             *("download", "--no-deps", "--no-binary", "lightning", "--progress-bar", "off"),
             *("--dest", str(target), f"lightning=={version}"),
             temporary=temporary,
+            constraint=constraint,
         )
     except CommandError as error:
         if "No matching distribution found for lightning" not in error.output:
@@ -139,7 +145,7 @@ def _is_plain(parts: tuple[str, ...]) -> bool:
     return not any(part in ("", "..") or "\\" in part or ":" in part or part.lower() == ".git" for part in parts)
 
 
-def _pip(*arguments: str, temporary: Path | None = None) -> bytes:
+def _pip(*arguments: str, temporary: Path | None = None, constraint: Path | None = None) -> bytes:
     """Run the pip of this interpreter, with its user's index settings but none that change what it prints."""
     environment = os.environ | {
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -153,4 +159,9 @@ def _pip(*arguments: str, temporary: Path | None = None) -> bytes:
     environment.pop("PACKAGE_NAME", None)  # Lightning's setup.py packs something else when it is set
     if temporary is not None:
         environment |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary))
+    if constraint is not None:
+        # for what pip installs to build with: by the first name since pip 25.3, by the second before. pip splits the
+        # value at spaces, which a URL has none of
+        for name in ("PIP_BUILD_CONSTRAINT", "PIP_CONSTRAINT"):
+            environment[name] = f"{environment.get(name, '')} {constraint.as_uri()}".strip()
     return run([sys.executable, "-m", "pip", *arguments], env=environment)

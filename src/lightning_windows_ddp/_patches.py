@@ -17,7 +17,8 @@ IDENTITY = Identity(
 MIRRORED = ("src/lightning", "tests/tests_fabric", "tests/tests_pytorch")
 
 _VERSION = re.compile(r"(\d+\.\d+)\.\d+(\.post\d+)?", re.ASCII)
-_LINE = re.compile(r"\d+\.\d+", re.ASCII)
+# 2.6 for 2.6.x, or 2.2-2.4 for 2.2.x to 2.4.x
+_LINE = re.compile(r"(\d+\.\d+)(?:-(\d+\.\d+))?", re.ASCII)
 _NOT_ON_WINDOWS = re.compile(r'[<>:"|?*\\\x00-\x1f]')
 _ADDED = re.compile(r"^diff --git a/(.+) b/\1\r?\nnew file mode", re.MULTILINE)
 
@@ -37,11 +38,17 @@ def patches_folder() -> Path:
     return shipped if shipped.is_dir() else package.parents[1] / "patches"
 
 
-def release_line(version: str) -> str:
-    """Return the release line of a version: `2.6` for `2.6.1`.
+def release_line(version: str, patches: Path | None = None) -> str:
+    """Return the release line of a version: the folder of patches that covers it, else `2.6` for `2.6.1`.
+
+    Args:
+        version: The version.
+        patches: The folder `patches/` whose lines count; the one of this package by default. A line counts as soon as
+            it has a folder, with or without patches in it.
 
     Raises:
         BadInputError: If this is not the version of a final release.
+        PatchSetError: If two lines cover it.
 
     """
     match = _VERSION.fullmatch(version)
@@ -49,13 +56,21 @@ def release_line(version: str) -> str:
         raise BadInputError(
             f"{version!r} is not the version of a release of Lightning: it must look like 2.6.1. Give such a version."
         )
-    return match.group(1)
+    patches = patches or patches_folder()
+    folders = sorted(path.name for path in patches.iterdir() if path.is_dir()) if patches.is_dir() else []
+    covering = [name for name in folders if _covers(name, match.group(1))]
+    if len(covering) > 1:
+        raise PatchSetError(
+            f"{patches} has more than one release line for lightning {version}: {', '.join(covering)}. Remove the"
+            " folders that are wrong."
+        )
+    return covering[0] if covering else match.group(1)
 
 
 def lines(patches: Path) -> list[str]:
     """Return the release lines that there are patches for, oldest first."""
     found = [series.parent.name for series in patches.glob("*/series") if _LINE.fullmatch(series.parent.name)]
-    return sorted(found, key=lambda line: [int(number) for number in line.split(".")])
+    return sorted(found, key=_numbers)
 
 
 def read_series(patches: Path, line: str) -> list[Path]:
@@ -109,6 +124,19 @@ def is_portable(name: str) -> bool:
     """Return whether a name with forward slashes is one of a file inside a tree on every system."""
     parts = name.split("/")
     return not _NOT_ON_WINDOWS.search(name) and not any(part.endswith((".", " ")) or not part for part in parts)
+
+
+def _covers(line: str, minor: str) -> bool:
+    """Return whether a line, or the name of another folder, covers the releases `minor`.x."""
+    match = _LINE.fullmatch(line)
+    if match is None:
+        return False
+    first, last = match.group(1), match.group(2) or match.group(1)
+    return _numbers(first) <= _numbers(minor) <= _numbers(last)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
 
 
 def _package() -> Path:

@@ -62,6 +62,25 @@ def test_writes_patches_series_and_added_files(patched: Path) -> None:
     assert not (patched / "src/lightning/pytorch").exists()  # a file of upstream's that is only changed
 
 
+def test_writes_to_a_line_of_several_minor_releases(
+    tmp_path: Path,
+    checkout: Path,
+    developed: Callable[..., Path],
+    index: dict[str, Path],
+    make_sdist: Callable[..., Path],
+    cli: Cli,
+) -> None:
+    """Once it has a folder; the one of the checkout that is written to counts."""
+    index["2.4.0"] = make_sdist("2.4.0")
+    fork, other = developed("origin", "2.4.0"), tmp_path / "other"
+    (other / "patches/2.2-2.4").mkdir(parents=True)
+    assert cli("export", fork, "--to", other).status == 0
+    assert sorted(path.name for path in (other / "patches/2.2-2.4").iterdir()) == [FIRST, SECOND, "series"]
+    assert [path.name for path in (other / "patches").iterdir()] == ["2.2-2.4"]
+    assert cli("export", fork).status == 0
+    assert [path.name for path in (checkout / "patches").iterdir()] == ["2.4"]
+
+
 def test_bytes_of_a_patch(patched: Path) -> None:
     """Nothing in it depends on who made it, when, or with which git."""
     content = (patched / "patches/2.6" / FIRST).read_bytes().decode()

@@ -109,6 +109,38 @@ def test_takes_an_empty_folder(tmp_path: Path, index: dict[str, Path], cli: Cli)
     assert (tmp_path / "empty" / ".git").is_dir()
 
 
+@pytest.mark.parametrize("version", ["2.2.0", "2.3.1", "2.4.0.post1"])
+def test_line_of_several_minor_releases(
+    tmp_path: Path, patched: Path, index: dict[str, Path], make_sdist: Callable[..., Path], cli: Cli, version: str
+) -> None:
+    (patched / "patches/2.6").rename(patched / "patches/2.2-2.4")
+    index[version] = make_sdist(version)
+    assert cli("fork", version, tmp_path / "fork").status == 0
+    assert (tmp_path / "fork/src/lightning/fabric/guard.py").is_file()
+
+
+@pytest.mark.parametrize("version", ["2.1.9", "2.5.0", "2.20.0", "3.3.0"])
+def test_release_beside_such_a_line(
+    tmp_path: Path, patched: Path, index: dict[str, Path], make_sdist: Callable[..., Path], cli: Cli, version: str
+) -> None:
+    (patched / "patches/2.6").rename(patched / "patches/2.2-2.4")
+    index[version] = make_sdist(version)
+    _refused(cli("fork", version, tmp_path / "fork"), "no patches for the release line", "there are for: 2.2-2.4")
+    assert not (tmp_path / "fork").exists()
+
+
+def test_names_the_releases_of_such_a_line(tmp_path: Path, patched: Path, index: dict[str, Path], cli: Cli) -> None:
+    (patched / "patches/2.6").rename(patched / "patches/2.2-2.4")
+    index.clear()
+    index.update(dict.fromkeys(["2.1.4", "2.2.0.post0", "2.4.0", "2.5.0"], tmp_path))
+    _refused(cli("fork", "2.3.9", tmp_path / "fork"), "releases of the line 2.2-2.4 are 2.2.0.post0, 2.4.0: use one")
+
+
+def test_two_lines_for_one_release(tmp_path: Path, patched: Path, cli: Cli) -> None:
+    (patched / "patches/2.5-2.7").mkdir()
+    _refused(cli("fork", "2.6.6", tmp_path / "fork"), "more than one release line for lightning 2.6.6: 2.5-2.7, 2.6")
+
+
 @pytest.mark.parametrize(
     ("version", "words"),
     [

@@ -87,13 +87,33 @@ def test_a_failing_pip_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.git
-def test_real_release(tmp_path: Path, process: Process) -> None:
-    """The one test that downloads: a fork of the newest release, from the package index that pip is set up for."""
+def test_setuptools_to_build_with(tmp_path: Path, process: Process) -> None:
+    """Beside the user's own constraints; the folder for temporary files has a space in its name."""
+    mine, seen, temporary = tmp_path / "mine.txt", tmp_path / "seen.txt", tmp_path / "with space"
+    mine.write_text("another-package<3\n")
+    temporary.mkdir()
+    look = f"from urllib.request import urlopen; out = open({str(seen)!r}, 'w')\n"
+    for name in ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"):
+        look += f"own, ours = os.environ[{name!r}].split()\nout.write(own + ' ' + urlopen(ours).read().decode())\n"
+    constraints = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), mine.as_uri())
+    started = process(
+        "fork", "2.6.6", "with space/fork", "--pristine", BLOCK_BACKEND=f"{look}out.close()", **constraints
+    )
+    _, err = started.communicate(timeout=120)
+    assert started.returncode == 0, err
+    assert seen.read_text() == f"{mine.as_uri()} setuptools<81\n" * 2
+    assert sorted(path.name for path in temporary.iterdir()) == ["fork"]
+
+
+@pytest.mark.git
+@pytest.mark.parametrize("version", ["2.0.0", "2.6.6"])
+def test_real_release(tmp_path: Path, process: Process, version: str) -> None:
+    """The one test that downloads: forks of releases old and new, from the package index that pip is set up for."""
     pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-    started = process("fork", "2.6.6", "fork", "--pristine", **{"PIP_INDEX_URL": "", "PIP_CONFIG_FILE": ""} | pip)
+    started = process("fork", version, "fork", "--pristine", **{"PIP_INDEX_URL": "", "PIP_CONFIG_FILE": ""} | pip)
     _, err = started.communicate(timeout=300)
     assert started.returncode == 0, err
-    assert (tmp_path / "fork/src/version.info").read_text().strip() == "2.6.6"
+    assert (tmp_path / "fork/src/version.info").read_text().strip() == version
     assert (tmp_path / "fork/src/lightning/pytorch/trainer/call.py").is_file()
     assert not list((tmp_path / "temporary").iterdir())
 

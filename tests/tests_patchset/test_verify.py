@@ -49,6 +49,37 @@ def test_table(patched: Path, index: dict[str, Path], make_sdist: Sdist, cli: Cl
     assert "[2/2] lightning 2.6.7: 0002-tests-test-the-guard-does-it-hold.patch (2 of 2)" in result.err
 
 
+def test_lines_in_order(
+    tmp_path: Path,
+    patched: Path,
+    index: dict[str, Path],
+    make_sdist: Sdist,
+    developed: Callable[..., Path],
+    cli: Cli,
+    interpreter: Path,
+) -> None:
+    """All lines by default, oldest first, each with its releases; a folder that is no line is not looked at."""
+    for version in ("2.1.0", "2.2.0.post0", "2.3.1", "2.4.9", "2.10.0"):
+        index[version] = make_sdist(version)
+    for name in ("2.2-2.4", "master"):
+        (patched / "patches" / name).mkdir()
+        (patched / "patches" / name / "series").touch()
+    for version in ("2.10.0", "2.3.1"):
+        assert cli("export", developed(version, version)).status == 0
+    result = cli("verify", "--python", interpreter)
+    assert result.status == 0, result
+    assert [release for release in _cells(result.out) if release != "lightning"] == [
+        *("2.2.0.post0", "2.3.1", "2.4.9"),
+        "2.6.6",
+        "2.10.0",
+    ]
+    result = cli("verify", "2.2-2.4", "--python", interpreter)
+    assert list(_cells(result.out)) == ["lightning", "2.2.0.post0", "2.3.1", "2.4.9"]
+    result = cli("verify", "2.3", "--python", interpreter)
+    assert result.status == 2
+    assert "there are for: 2.2-2.4, 2.6, 2.10." in result.err
+
+
 def test_writes_nothing(tmp_path: Path, patched: Path, cli: Cli, interpreter: Path, snapshot: Snapshot) -> None:
     before = snapshot(tmp_path)
     assert cli("verify", "2.6", "--python", interpreter).status == 0
