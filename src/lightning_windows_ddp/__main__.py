@@ -15,6 +15,7 @@ from lightning_windows_ddp._export import export
 from lightning_windows_ddp._fork import fork
 from lightning_windows_ddp._status import status
 from lightning_windows_ddp._translate import DISTRIBUTIONS
+from lightning_windows_ddp._upstream import URL
 from lightning_windows_ddp._verify import format_results, verify
 
 
@@ -79,7 +80,13 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _fork(arguments: argparse.Namespace) -> int:
     destination = arguments.destination or Path(f"lightning-{arguments.version}")
-    made = fork(arguments.version, destination, pristine=arguments.pristine, report=_report)
+    made = fork(
+        arguments.version,
+        destination,
+        pristine=arguments.pristine,
+        upstream=arguments.upstream,
+        report=_report,
+    )
     kind = "pristine" if arguments.pristine else "patched"
     print(f"{destination} holds lightning {arguments.version}, {kind}. Install it with:")
     command = ["pip", "install", "-e", str(made)]
@@ -99,7 +106,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    results = verify(arguments.line, arguments.python, report=_report)
+    results = verify(arguments.line, arguments.python, upstream=arguments.upstream, report=_report)
     print(format_results(results))
     return 0 if all(result.ok for result in results) else 1
 
@@ -128,11 +135,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.set_defaults(command=_status)
 
     sub = commands.add_parser("fork", help="make a git repository of a release with one commit per patch")
-    sub.add_argument("version", metavar="VERSION", help="the release of Lightning, such as 2.6.1")
+    sub.add_argument("version", metavar="VERSION", help="the release, such as 2.6.1, or master")
     sub.add_argument(
         "destination", metavar="DEST", nargs="?", type=Path, help="the folder to make (default: ./lightning-VERSION)"
     )
     sub.add_argument("--pristine", action="store_true", help="leave the patches out")
+    _add_upstream(sub)
     sub.set_defaults(command=_fork)
 
     sub = commands.add_parser("export", help="write a fork's commits as patches, and the files that they add")
@@ -143,10 +151,18 @@ def _parser() -> argparse.ArgumentParser:
     sub.set_defaults(command=_export)
 
     sub = commands.add_parser("verify", help="prove that the patches apply to every release, import and match src/")
-    sub.add_argument("line", metavar="LINE", nargs="*", help="a release line, such as 2.6 or 2.2-2.4 (default: all)")
+    sub.add_argument(
+        "line", metavar="LINE", nargs="*", help="a line, such as 2.6, 2.2-2.4 or master (default: all but master)"
+    )
     _add_python(sub, "the interpreter to import with; it needs torch and Lightning's dependencies (default: this one)")
+    _add_upstream(sub)
     sub.set_defaults(command=_verify)
     return parser
+
+
+def _add_upstream(parser: argparse.ArgumentParser) -> None:
+    text = f"a clone of Lightning's repository, or its address; for master only (default: {URL})"
+    parser.add_argument("--upstream", metavar="CLONE", default=URL, help=text)
 
 
 def _add_python(parser: argparse.ArgumentParser, text: str) -> None:

@@ -143,10 +143,11 @@ def _earlier_exports(checkout: Path, line: str) -> tuple[set[str], set[str]]:
     except CommandError:
         listed = []  # not a git repository
     prefixes = tuple(f"{mirror}/" for mirror in _patches.MIRRORED)
-    found = {name for name in listed if name.startswith(prefixes) or name.endswith(".patch")}
+    patch = re.compile(r"patches/.*/(?!0000-)[^/]*\.patch")  # the cover letter of a series is nobody's commit
+    found = {name for name in listed if name.startswith(prefixes) or patch.fullmatch(name)}
     patches = checkout / "patches"
     shared: set[str] = set()
-    for other in _patches.lines(patches):
+    for other in (*_patches.lines(patches), _patches.MASTER):
         for name in _patches.series_names(patches / other / "series"):
             path = patches / other / name
             if path.name != name or not path.is_file():

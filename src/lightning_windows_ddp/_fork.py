@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from lightning_windows_ddp import _git, _index, _patches
+from lightning_windows_ddp import _git, _index, _patches, _upstream
 from lightning_windows_ddp._errors import BadInputError, CommandError
 from lightning_windows_ddp._scratch import move_folder, scratch_folder
 
@@ -29,6 +29,7 @@ def fork(
     destination: Path,
     *,
     pristine: bool = False,
+    upstream: str = _upstream.URL,
     report: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Make a fork of a release of Lightning.
@@ -37,9 +38,10 @@ def fork(
     the destination is never half-made. The same release and patches always give the same commits.
 
     Args:
-        version: The release, such as `2.6.1`.
+        version: The release, such as `2.6.1`, or `master`: the commit of upstream that `patches/master` is for.
         destination: The folder to make. It may exist if it is empty. Missing folders above it are made.
         pristine: Whether to leave the patches out.
+        upstream: Where to get `master` from: a clone of upstream's repository, or its address.
         report: Called with a line of text before each step.
 
     Returns:
@@ -57,11 +59,16 @@ def fork(
     _git.require_git()
     steps = 3 if pristine else 4
 
-    report(f"[1/{steps}] asking the package index for lightning {version}")
-    _require_release(version, line)
+    if line != _patches.MASTER:
+        report(f"[1/{steps}] asking the package index for lightning {version}")
+        _require_release(version, line)
     with scratch_folder(destination.parent, f".{destination.name}") as scratch:
         report(f"[2/{steps}] downloading lightning {version}")
-        archive = _index.download_sdist(version, scratch)
+        if line == _patches.MASTER:
+            base = _upstream.read_base(_patches.patches_folder())
+            archive = _upstream.archive_commit(upstream, base, scratch)
+        else:
+            archive = _index.download_sdist(version, scratch)
         tree = scratch / "tree"
         report(f"[3/{steps}] committing the pristine release")
         executable = _index.unpack_sdist(archive, tree)

@@ -13,6 +13,7 @@ IDENTITY = Identity(
     email="lightning-windows-ddp@users.noreply.github.com",
     date="1767225600 +0000",  # 2026-01-01
 )
+MASTER = "master"  # the release line of upstream's newest state
 # the folders of a checkout that hold the text that the patches add, and nothing else
 MIRRORED = ("src/lightning", "tests/tests_fabric", "tests/tests_pytorch")
 
@@ -51,6 +52,8 @@ def release_line(version: str, patches: Path | None = None) -> str:
         PatchSetError: If two lines cover it.
 
     """
+    if version == MASTER:
+        return MASTER
     match = _VERSION.fullmatch(version)
     if match is None:
         raise BadInputError(
@@ -68,7 +71,7 @@ def release_line(version: str, patches: Path | None = None) -> str:
 
 
 def lines(patches: Path) -> list[str]:
-    """Return the release lines that there are patches for, oldest first."""
+    """Return the release lines that there are patches for, oldest first, without `master`."""
     found = [series.parent.name for series in patches.glob("*/series") if _LINE.fullmatch(series.parent.name)]
     return sorted(found, key=_numbers)
 
@@ -86,7 +89,7 @@ def read_series(patches: Path, line: str) -> list[Path]:
 
     """
     known = lines(patches)
-    if line not in known:
+    if line not in known and not (line == MASTER and (patches / MASTER / "series").is_file()):
         raise BadInputError(
             f"There are no patches for the release line {line}; there are for: {', '.join(known) or 'none'}."
             " Use a release of such a line."

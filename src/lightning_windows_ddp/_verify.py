@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from lightning_windows_ddp import _git, _index, _patches
+from lightning_windows_ddp import _git, _index, _patches, _upstream
 from lightning_windows_ddp._errors import BadInputError, CommandError, ProgramNotFoundError
 from lightning_windows_ddp._run import run
 from lightning_windows_ddp._scratch import scratch_folder
@@ -53,14 +53,16 @@ def verify(
     *,
     report: Callable[[str], None] = lambda line: None,
     releases: Sequence[str] | None = None,
+    upstream: str = _upstream.URL,
 ) -> list[Result]:
     """Check the patches against the releases on the package index.
 
     Args:
-        lines: The release lines; all that there are patches for, if empty.
+        lines: The release lines; all that there are patches for, if empty, but for `master`, which must be named.
         python: An interpreter that can import torch and what else Lightning depends on.
         report: Called with a line of text before each step.
         releases: Check these releases only.
+        upstream: Where to get `master` from: a clone of upstream's repository, or its address.
 
     Returns:
         One result for each release, in order.
@@ -75,8 +77,10 @@ def verify(
         raise BadInputError(f"There are no patches in {patches}. Restore the folder from the repository's history.")
     _git.require_git()
     _require_torch(python)
-    report("asking the package index for the releases")
-    versions = [version for version in _index.released_versions() if not releases or version in releases]
+    versions = [_patches.MASTER] if _patches.MASTER in series else []
+    if set(series) - {_patches.MASTER}:
+        report("asking the package index for the releases")
+        versions += [version for version in _index.released_versions() if not releases or version in releases]
     wanted = [(line, version) for line in series for version in versions if _patches.release_line(version) == line]
     for line in series:
         if not any(line == other for other, _ in wanted):
@@ -86,7 +90,10 @@ def verify(
         step = partial(_report_step, report, f"[{number}/{len(wanted)}] lightning {version}")
         with scratch_folder(Path(tempfile.gettempdir()), "lightning-windows-ddp") as scratch:
             step("downloading")
-            archive = _index.download_sdist(version, scratch)
+            if version == _patches.MASTER:
+                archive = _upstream.archive_commit(upstream, _upstream.read_base(patches), scratch)
+            else:
+                archive = _index.download_sdist(version, scratch)
             result = Result(line, version)
             _verify_release(result, archive, series[line], python, scratch, step)
             results.append(result)
