@@ -183,7 +183,7 @@ def _carry_out(plan: _Plan, report: Callable[[str], None]) -> None:
             _journal.roll_back(plan.journal)
         _journal.remove_leftovers(distribution)
         try:
-            journal = _journal.begin(distribution, plan.changes, importlib.metadata.version(_PACKAGE), plan.patches)
+            journal = _journal.begin(distribution, plan.changes, _version(), plan.patches)
             _journal.carry_out(journal, plan.changes)
         except BaseException:
             with _signals.ignored():
@@ -192,6 +192,14 @@ def _carry_out(plan: _Plan, report: Callable[[str], None]) -> None:
                     _journal.roll_back(begun)
                 _journal.remove_leftovers(distribution)
             raise
+
+
+def _version() -> str:
+    """Return the version of this package."""
+    try:
+        return importlib.metadata.version(_PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return "a source tree"  # that is run without being installed
 
 
 @contextlib.contextmanager

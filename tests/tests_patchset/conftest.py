@@ -186,7 +186,7 @@ def site(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     """Make a folder for packages that this interpreter looks into first, and a checkout with tiny patches."""
     folder = tmp_path / "site"
     folder.mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
     installations.write_series(checkout / "patches")
     return folder
 

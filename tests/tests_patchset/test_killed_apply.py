@@ -45,7 +45,7 @@ def killed(tmp_path: Path, site: Path, checkout: Path) -> Callable[..., bool]:
     """Run a command that is killed before its nth change, and return whether it was."""
     script = tmp_path / "killed.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    paths = os.pathsep.join([str(checkout / "src"), str(site)])
+    paths = os.pathsep.join([str(checkout / "src"), os.environ["PYTHONPATH"]])
 
     def run(command: str, nth: int) -> bool:
         done = subprocess.run(
