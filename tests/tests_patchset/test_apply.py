@@ -1,4 +1,3 @@
-import ctypes
 import json
 import os
 import shutil
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from lightning_windows_ddp import _journal
+from tests_fabric.helpers.needs import is_wine
 from tests_patchset.installations import ADDED, FABRIC, PYTORCH, install, write_series
 
 Snapshot = Callable[[Path], dict[str, bytes | None]]
@@ -186,10 +186,7 @@ def test_line_ends_are_kept(site: Path, lightning: Path, cli: Any) -> None:
     assert record.read_bytes().count(b"\r\n") == record.read_bytes().count(b"\n")
 
 
-@pytest.mark.skipif(
-    sys.platform == "win32" and hasattr(ctypes.WinDLL("ntdll"), "wine_get_version"),
-    reason="In Wine, filelock gives the same lock to two processes",
-)
+@pytest.mark.skipif(is_wine(), reason="In Wine, filelock gives the same lock to two processes")
 def test_two_at_the_same_time(site: Path, lightning: Path, cli: Any, snapshot: Snapshot) -> None:
     before = snapshot(site)
     code = """
