@@ -14,6 +14,7 @@ from lightning_windows_ddp._translate import DISTRIBUTIONS, FABRIC, PYTORCH
 _PROBE = """
 import importlib.metadata, json, sys
 
+sys.path[:] = filter(None, sys.path)  # not the current folder
 found = []
 for name in sys.argv[1:]:
     try:
@@ -69,7 +70,7 @@ def find_installed(python: Path) -> list[Distribution]:
     """
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONHOME"}
     environment |= {"PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [str(python), "-c", "import sys; sys.path.remove('')\n" + _PROBE, *DISTRIBUTIONS]
+    command = [str(python), "-c", _PROBE, *DISTRIBUTIONS]
     try:
         output = run(command, cwd=Path(tempfile.gettempdir()), env=environment)
         answer = json.loads(output.decode("utf-8", "replace").splitlines()[-1])

@@ -285,6 +285,18 @@ def test_program_that_is_no_interpreter(cli: Any) -> None:
     assert "does not tell what it has installed" in run.err
 
 
+@pytest.mark.parametrize("safe_path", ["", "1"])
+def test_current_folder_is_not_looked_into(
+    safe_path: str, site: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "here", version="2.6.5")
+    install(site)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "here"))
+    monkeypatch.setenv("PYTHONSAFEPATH", safe_path)
+    assert "lightning 2.6.6" in cli("status").out
+
+
 def test_name_that_is_not_installed(site: Path, lightning: Path, cli: Any) -> None:
     run = cli("apply", "lightning-fabric")
     assert run.status == 2

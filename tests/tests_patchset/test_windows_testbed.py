@@ -68,6 +68,16 @@ def test_every_pin_has_a_hash(load) -> None:
         assert downloads.read_pins(file)
 
 
+def test_old_torch_brings_its_own_packages(load) -> None:
+    """Each package once, in the release that goes with what is pinned beside torch."""
+    bed = load("_bed")
+    names = [pin.name for pin in bed.pins_of("2.0.1")]
+    assert len(set(names)) == len(names)
+    assert "fastapi" in names
+    releases = {torch: {pin.name: pin.requirement for pin in bed.pins_of(torch)} for torch in ("2.0.1", "2.15.0")}
+    assert releases["2.0.1"]["fsspec"] != releases["2.15.0"]["fsspec"]
+
+
 def test_line_that_is_no_pin(load, tmp_path: Path) -> None:
     file = tmp_path / "packages.txt"
     file.write_text("# comment\n\ntorch>=2\n")

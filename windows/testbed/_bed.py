@@ -12,7 +12,7 @@ from pathlib import Path
 from lightning_windows_ddp._errors import BadInputError
 from lightning_windows_ddp._scratch import move_folder, remove_tree, scratch_folder
 from testbed._debian import require_programs, wine_version
-from testbed._downloads import PINS, download, read_pins
+from testbed._downloads import PINS, Pin, download, read_pins
 from testbed._interpreter import make_interpreter
 from testbed._prefix import make_prefix
 from testbed._run import Wine
@@ -109,8 +109,7 @@ def set_up(torch: str, cache: Path, report: Report) -> Bed:
         remove_tree(old)
     _require_disk(cache)
 
-    pins = [pin for file in _pin_files(torch) for pin in read_pins(file)]
-    wheels = download(pins, cache / "downloads", report)
+    wheels = download(pins_of(torch), cache / "downloads", report)
     with scratch_folder(cache, bed.folder.name) as scratch:
         python = scratch / "python"
         report("making the interpreter")
@@ -135,6 +134,17 @@ def try_python(wine: Wine, python: Path) -> str:
     code = "import platform, torch, sklearn; print(platform.platform(), 'with torch', torch.__version__)"
     with wine.running():
         return wine.run([str(python / "python.exe"), "-c", code], _LIMIT)
+
+
+def pins_of(torch: str) -> list[Pin]:
+    """Return the wheels of a bed; where two files name a package, that of torch has the last word.
+
+    Args:
+        torch: The version of torch.
+
+    """
+    pins = {pin.name: pin for file in _pin_files(torch) for pin in read_pins(file)}
+    return list(pins.values())
 
 
 def _pin_files(torch: str) -> list[Path]:
