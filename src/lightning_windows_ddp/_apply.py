@@ -11,6 +11,7 @@ from lightning_windows_ddp import _journal, _patches, _record, _signals
 from lightning_windows_ddp._errors import InstallationError
 from lightning_windows_ddp._hunks import Change, apply_series
 from lightning_windows_ddp._installed import Distribution, choose, find_installed
+from lightning_windows_ddp._translate import has_file
 
 _PACKAGE = "lightning-windows-ddp"
 _SHOWN = 10
@@ -78,7 +79,6 @@ def revert(python: Path, names: Sequence[str] = (), *, report: Callable[[str], N
 
     """
     distributions = choose(find_installed(python), list(names))
-    distributions.reverse()  # what imports the other comes first
     with _journal.locked(distributions):
         journals = {each.title: _journal.read_journal(each) for each in distributions}
         _require_unchanged([journal for journal in journals.values() if journal is not None])
@@ -110,12 +110,12 @@ def _require_patchable(distributions: Sequence[Distribution]) -> None:
                 f"{distribution.title} cannot be patched: {distribution.obstacle}. To patch others only,"
                 " name them. Nothing was changed."
             )
-    lines = {each.title: _patches.release_line(each.version) for each in distributions if each.name != "lightning"}
-    if len(set(lines.values())) > 1:
-        raise InstallationError(
-            f"{' and '.join(lines)} do not belong together: their releases are of different lines. Install the same"
-            " release of both, and run again. Nothing was changed."
-        )
+        lines = {_patches.release_line(each.version) for each in (distribution, *distribution.others)}
+        if len(lines) > 1:
+            raise InstallationError(
+                f"{distribution.title} do not belong together: they own the same files, and their releases are of"
+                " different lines. Install the same release of both, and run again. Nothing was changed."
+            )
 
 
 def _require_unchanged(journals: Sequence[_journal.Journal]) -> None:
@@ -158,19 +158,29 @@ def _plan(distribution: Distribution, journal: _journal.Journal | None) -> tuple
         return _journal.read(distribution, path) if journal is None else journal.original(path)
 
     applied = apply_series(series, distribution.name, read)
-    record_path = f"{distribution.info.name}/RECORD"
-    record = read(record_path) or b""
-    recorded = _record.hashes(record)
+    changes = applied.changes
+    owners = (distribution, *distribution.others)
+    records = {f"{owner.info.name}/RECORD": read(f"{owner.info.name}/RECORD") or b"" for owner in owners}
+    recorded = [_record.hashes(record) for record in records.values()]
     problems = [
         f"{path}: changed since it was installed"
-        for path, change in applied.changes.items()
-        if change.before is not None and recorded.get(path) not in (None, "", _record.hash_of(change.before))
+        for path, change in changes.items()
+        if change.before is not None and not _is_recorded(path, change.before, recorded)
     ]
-    changes = applied.changes
-    kept = [f"{distribution.info.name}/{_journal.FOLDER}/{name}" for name in _journal.names_of(changes, record_path)]
-    files = {path: change.after for path, change in changes.items()} | dict.fromkeys(kept)
-    changes[record_path] = Change(record, _record.update(record, files))
+    kept = [f"{distribution.info.name}/{_journal.FOLDER}/{name}" for name in _journal.names_of(changes, *records)]
+    after = {path: change.after for path, change in changes.items()}
+    for owner, (path, record) in zip(owners, records.items(), strict=True):
+        files: dict[str, bytes | None] = {each: after[each] for each in after if has_file(owner.name, each)}
+        if owner is distribution:
+            files |= dict.fromkeys(kept)
+        changes[path] = Change(record, _record.update(record, files))
     return _Plan(distribution, line, patches, journal, changes), [*problems, *applied.problems]
+
+
+def _is_recorded(path: str, content: bytes, recorded: Sequence[dict[str, str]]) -> bool:
+    """Return whether a file is as one of its owners has installed it, as far as they know."""
+    hashes = [each[path] for each in recorded if each.get(path)]
+    return not hashes or _record.hash_of(content) in hashes
 
 
 def _carry_out(plan: _Plan, report: Callable[[str], None]) -> None:

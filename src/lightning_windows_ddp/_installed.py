@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightning_windows_ddp._errors import BadInputError, CommandError, ProgramNotFoundError
@@ -43,6 +43,7 @@ class Distribution:
         root: The folder that its packages are installed in.
         info: Its folder `*.dist-info`.
         obstacle: Why it cannot be patched in place and what to do instead, or None.
+        others: Distributions that own some of its files, too.
 
     """
 
@@ -51,11 +52,12 @@ class Distribution:
     root: Path
     info: Path
     obstacle: str | None
+    others: tuple["Distribution", ...] = ()
 
     @property
     def title(self) -> str:
-        """Its name and release."""
-        return f"{self.name} {self.version}"
+        """Its name and release, and those of the others."""
+        return " and ".join(f"{each.name} {each.version}" for each in (self, *self.others))
 
 
 def find_installed(python: Path) -> list[Distribution]:
@@ -119,16 +121,16 @@ def _is_editable(direct_url: str | None) -> bool:
 
 
 def choose(found: list[Distribution], names: list[str]) -> list[Distribution]:
-    """Return the distributions that belong to what the user has named, in the order in which they are patched.
+    """Return the distributions that belong to what the user has named.
 
-    `pytorch-lightning` imports `lightning-fabric`, so these two are patched and reverted together.
+    `pytorch-lightning` and `lightning-fabric` own the same files, and are one where both are installed.
 
     Args:
         found: What is installed.
         names: What was named; everything, if empty.
 
     Raises:
-        BadInputError: If something that was named is not installed, or has no counterpart.
+        BadInputError: If something that was named is not installed.
 
     """
     missing = [name for name in names if name not in {distribution.name for distribution in found}]
@@ -137,12 +139,13 @@ def choose(found: list[Distribution], names: list[str]) -> list[Distribution]:
             f"{', '.join(missing)} is not installed there; this is: {', '.join(each.title for each in found)}. Name one"
             " of these, or none for all."
         )
-    wanted = set(names or [distribution.name for distribution in found])
-    if wanted & {FABRIC, PYTORCH}:
-        wanted |= {FABRIC, PYTORCH}
-    chosen = {distribution.name: distribution for distribution in found if distribution.name in wanted}
-    if PYTORCH in chosen and FABRIC not in chosen:
-        raise BadInputError(
-            f"{PYTORCH} is installed without {FABRIC}, which it imports. Install {FABRIC} of the same release first."
-        )
-    return list(chosen.values())
+    named = set(names or [distribution.name for distribution in found])
+    return [each for each in _join(found) if named & {each.name, *(other.name for other in each.others)}]
+
+
+def _join(found: list[Distribution]) -> list[Distribution]:
+    by_name = {each.name: each for each in found if each.obstacle is None}
+    pytorch, fabric = by_name.get(PYTORCH), by_name.get(FABRIC)
+    if pytorch is None or fabric is None or pytorch.root != fabric.root:
+        return found
+    return [replace(pytorch, others=(fabric,)) if each is pytorch else each for each in found if each is not fabric]

@@ -1,12 +1,12 @@
 """Tell what is installed of Lightning, and whether it is patched."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lightning_windows_ddp import _journal, _patches
 from lightning_windows_ddp._apply import hash_series
 from lightning_windows_ddp._errors import BadInputError
-from lightning_windows_ddp._installed import Distribution, find_installed
+from lightning_windows_ddp._installed import Distribution, choose, find_installed
 
 
 @dataclass
@@ -61,7 +61,11 @@ def status(python: Path) -> list[Status]:
         ToolError: If that cannot be found out.
 
     """
-    return [_status(distribution) for distribution in find_installed(python)]
+    found = []
+    for distribution in choose(find_installed(python), []):
+        own = _status(distribution)
+        found += [own, *(replace(own, name=other.name, version=other.version) for other in distribution.others)]
+    return found
 
 
 def _status(distribution: Distribution) -> Status:

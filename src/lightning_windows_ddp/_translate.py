@@ -1,8 +1,8 @@
 """The names that Lightning's modules have in the distributions that hold a part of it.
 
 `pytorch-lightning` and `lightning-fabric` are made of the same sources as `lightning`: upstream's build moves the
-folders and renames the imports. What is done here gives the same bytes, for every file that the patches change (a test
-compares them with released wheels).
+folders and renames the imports. `pytorch-lightning` has all that `lightning-fabric` has, under the same names. What is
+done here gives the same bytes, for every file that the patches change (a test compares them with released wheels).
 """
 
 import re
@@ -11,10 +11,11 @@ LIGHTNING, FABRIC, PYTORCH = "lightning", "lightning-fabric", "pytorch-lightning
 DISTRIBUTIONS = (LIGHTNING, FABRIC, PYTORCH)
 
 _ROOT = "src/lightning/"
+_FABRIC_FOLDERS = {f"{_ROOT}fabric/": "lightning_fabric/"}
 _FOLDERS = {
-    LIGHTNING: (_ROOT, "lightning/"),
-    FABRIC: (f"{_ROOT}fabric/", "lightning_fabric/"),
-    PYTORCH: (f"{_ROOT}pytorch/", "pytorch_lightning/"),
+    LIGHTNING: {_ROOT: "lightning/"},
+    FABRIC: _FABRIC_FOLDERS,
+    PYTORCH: {**_FABRIC_FOLDERS, f"{_ROOT}pytorch/": "pytorch_lightning/"},
 }
 _PACKAGES = {"lightning.fabric": "lightning_fabric", "lightning.pytorch": "pytorch_lightning"}
 # Not in addresses such as github.com/lightning.pytorch, nor in longer names
@@ -32,8 +33,15 @@ def translate_path(path: str, distribution: str) -> str | None:
         The path relative to the folder that packages are installed in, or None if the distribution does not have it.
 
     """
-    source, installed = _FOLDERS[distribution]
-    return installed + path.removeprefix(source) if path.startswith(source) else None
+    for source, installed in _FOLDERS[distribution].items():
+        if path.startswith(source):
+            return installed + path.removeprefix(source)
+    return None
+
+
+def has_file(distribution: str, path: str) -> bool:
+    """Return whether an installed file belongs to the distribution, by its path."""
+    return path.startswith(tuple(_FOLDERS[distribution].values()))
 
 
 def translate_text(text: str, distribution: str) -> str:

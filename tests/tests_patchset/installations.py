@@ -13,7 +13,8 @@ FILES = {
     "lightning": {"lightning/fabric/numbers.py": FABRIC, "lightning/pytorch/numbers.py": PYTORCH},
     "lightning-fabric": {"lightning_fabric/numbers.py": FABRIC.replace("lightning.fabric", "lightning_fabric")},
     "pytorch-lightning": {
-        "pytorch_lightning/numbers.py": PYTORCH.replace("from lightning.pytorch", "from pytorch_lightning")
+        "lightning_fabric/numbers.py": FABRIC.replace("lightning.fabric", "lightning_fabric"),
+        "pytorch_lightning/numbers.py": PYTORCH.replace("from lightning.pytorch", "from pytorch_lightning"),
     },
 }
 

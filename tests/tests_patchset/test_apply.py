@@ -57,33 +57,58 @@ def test_record_has_every_file(site: Path, lightning: Path, cli: Any) -> None:
     ]
 
 
-def test_parts_of_lightning_under_other_names(site: Path, cli: Any, snapshot: Snapshot) -> None:
-    """Imports, module names in strings and paths are those of the distribution; the two are patched together."""
-    install(site, "lightning-fabric")
-    install(site, "pytorch-lightning")
+@pytest.mark.parametrize(
+    ("names", "files"),
+    [(["lightning-fabric"], 3), (["pytorch-lightning"], 4), (["pytorch-lightning", "lightning-fabric"], 5)],
+)
+def test_parts_of_lightning_under_other_names(
+    names: list[str], files: int, site: Path, cli: Any, snapshot: Snapshot
+) -> None:
+    """Imports, module names in strings and paths are those of the distribution; both may own the same files."""
+    for name in names:
+        install(site, name)
     before = snapshot(site)
-    assert cli("apply", "pytorch-lightning").out.splitlines() == [
-        "lightning-fabric 2.6.6: patched 3 files",
-        "pytorch-lightning 2.6.6: patched 2 files",
-    ]
+    title = " and ".join(f"{name} 2.6.6" for name in names)
+    assert cli("apply", names[-1]).out == f"{title}: patched {files} files\n"
     added = (site / "lightning_fabric/new/added.py").read_text(encoding="utf-8")
     assert added == 'from lightning_fabric import numbers\n\nNAMES = ("lightning", "pytorch_lightning")\n'
-    numbers = (site / "pytorch_lightning/numbers.py").read_text(encoding="utf-8")
-    assert numbers.startswith("from pytorch_lightning import callbacks  # see lightning.pytorch/callbacks\n")
-    assert "line_0 = 'hook'\n" in numbers
-    assert cli("revert", "lightning-fabric").status == 0
+    if "pytorch-lightning" in names:
+        numbers = (site / "pytorch_lightning/numbers.py").read_text(encoding="utf-8")
+        assert numbers.startswith("from pytorch_lightning import callbacks  # see lightning.pytorch/callbacks\n")
+        assert "line_0 = 'hook'\n" in numbers
+    for record in site.glob("*.dist-info/RECORD"):
+        assert "lightning_fabric/new/added.py,sha256=" in record.read_text(encoding="utf-8")
+    assert [line for line in cli("status").out.splitlines() if "): patched by" in line and str(site) in line] == [
+        line for line in cli("status").out.splitlines() if str(site) in line
+    ]
+    assert cli("revert", names[0]).status == 0
     assert snapshot(site) == before
 
 
 def test_parts_that_do_not_belong_together(site: Path, checkout: Path, cli: Any, snapshot: Snapshot) -> None:
     write_series(checkout / "patches", "2.5")
     install(site, "pytorch-lightning")
-    assert "which it imports" in cli("apply", "pytorch-lightning").err
     install(site, "lightning-fabric", "2.5.6")
     before = snapshot(site)
     run = cli("apply", "pytorch-lightning")
     assert run.status == 2
-    assert "lightning-fabric 2.5.6 and pytorch-lightning 2.6.6 do not belong together" in run.err
+    assert "pytorch-lightning 2.6.6 and lightning-fabric 2.5.6 do not belong together" in run.err
+    assert snapshot(site) == before
+
+
+def test_all_that_is_installed(site: Path, lightning: Path, cli: Any, snapshot: Snapshot) -> None:
+    """Who installs lightning gets pytorch-lightning, too. One that does not fit keeps the other as it is."""
+    install(site, "pytorch-lightning")
+    before = snapshot(site)
+    assert cli("apply", "lightning", "pytorch-lightning").out.splitlines() == [
+        "lightning 2.6.6: patched 4 files",
+        "pytorch-lightning 2.6.6: patched 4 files",
+    ]
+    assert cli("revert", "lightning", "pytorch-lightning").status == 0
+    assert snapshot(site) == before
+    (site / "pytorch_lightning/numbers.py").write_bytes(b"")
+    before = snapshot(site)
+    assert cli("apply", "lightning", "pytorch-lightning").status == 2
     assert snapshot(site) == before
 
 
@@ -294,7 +319,7 @@ def test_current_folder_is_not_looked_into(
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "here"))
     monkeypatch.setenv("PYTHONSAFEPATH", safe_path)
-    assert "lightning 2.6.6" in cli("status").out
+    assert cli("status").out.startswith("lightning 2.6.6 ")
 
 
 def test_name_that_is_not_installed(site: Path, lightning: Path, cli: Any) -> None:

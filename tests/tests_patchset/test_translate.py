@@ -6,7 +6,12 @@ from lightning_windows_ddp._translate import FABRIC, LIGHTNING, PYTORCH, transla
 @pytest.mark.parametrize(
     ("path", "lightning", "fabric", "pytorch"),
     [
-        ("src/lightning/fabric/fabric.py", "lightning/fabric/fabric.py", "lightning_fabric/fabric.py", None),
+        (
+            "src/lightning/fabric/fabric.py",
+            "lightning/fabric/fabric.py",
+            "lightning_fabric/fabric.py",
+            "lightning_fabric/fabric.py",
+        ),
         (
             "src/lightning/pytorch/loops/loop.py",
             "lightning/pytorch/loops/loop.py",

@@ -56,17 +56,13 @@ def environment(tmp_path: Path) -> Environment:
     return made
 
 
-@pytest.mark.parametrize(
-    "distributions",
-    [{"lightning": "lightning"}, {"lightning-fabric": "lightning_fabric", "pytorch-lightning": "pytorch_lightning"}],
-    ids=["lightning", "parts"],
-)
-def test_installed_lightning(distributions: dict[str, str], environment: Environment, snapshot: Snapshot) -> None:
+@pytest.mark.parametrize("names", [["lightning"], ["pytorch-lightning"], ["pytorch-lightning", "lightning-fabric"]])
+def test_installed_lightning(names: list[str], environment: Environment, snapshot: Snapshot) -> None:
     """It becomes what a patched fork is, then what it was before, and nothing of it is left when it is uninstalled."""
-    environment.pip("install", "--no-deps", "--no-compile", *(f"{name}=={VERSION}" for name in distributions))
+    environment.pip("install", "--no-deps", "--no-compile", *(f"{name}=={VERSION}" for name in names))
     pristine = snapshot(environment.site)
-    assert environment.cli("apply").count("patched") == len(distributions)
-    for name in distributions:
+    assert "patched" in environment.cli("apply")
+    for name in names:
         touched = set()
         for patch in _patches.read_series(_patches.patches_folder(), _patches.release_line(VERSION)):
             text = patch.read_text(encoding="utf-8")
@@ -77,10 +73,11 @@ def test_installed_lightning(distributions: dict[str, str], environment: Environ
             if here is not None and not here.endswith("/__init__.py"):  # upstream's build has others
                 wanted = translate_text((FORK / path).read_text(encoding="utf-8"), name)
                 assert (environment.site / here).read_text(encoding="utf-8") == wanted
-    assert environment.cli("status").count("patched by") == len(distributions)
+    assert environment.cli("status").count("patched by") == len(names)
     environment.cli("revert")
     assert snapshot(environment.site) == pristine
     environment.cli("apply")
-    environment.pip("uninstall", "--yes", *distributions)
+    environment.pip("uninstall", "--yes", *names)
     left = {name.partition("/")[0] for name in snapshot(environment.site)}
-    assert not [name for name in left if name.startswith(tuple(distributions.values())) and "windows_ddp" not in name]
+    packages = ("lightning", "pytorch_lightning")
+    assert not [name for name in left if name.startswith(packages) and "windows_ddp" not in name]
