@@ -16,24 +16,26 @@
 from contextlib import contextmanager
 from typing import Iterator
 
-_alone = False
+import torch
 
 
 @contextmanager
-def _shutdown_alone(alone: bool = True) -> Iterator[None]:
+def _shutdown_alone(alone: bool) -> Iterator[None]:
     """Let collectives of Lightning's strategies concern this rank only; runs in ranks, to deal with an exception.
 
-    A rank that saves a checkpoint then would wait for the others at its end, in vain.
+    A rank that saves a checkpoint then would wait for the others at its end, in vain. All collectives of Lightning, and
+    those of torchmetrics, ask torch first whether there is a process group: by functions that differ between releases.
+
+    Args:
+        alone: Whether to do so.
 
     """
-    global _alone
-    _alone = alone
+    if not alone or not torch.distributed.is_available():
+        yield
+        return
+    is_initialized = torch.distributed.is_initialized
+    torch.distributed.is_initialized = lambda: False
     try:
         yield
     finally:
-        _alone = False
-
-
-def _is_shutting_down_alone() -> bool:
-    """Whether this rank must not wait for others."""
-    return _alone
+        torch.distributed.is_initialized = is_initialized

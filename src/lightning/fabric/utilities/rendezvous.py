@@ -14,8 +14,10 @@
 """Where the ranks meet: the store that rank 0 serves on the main port, and the process group that is made with it."""
 
 import os
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, List, Optional
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional
 
 import torch
 
@@ -33,25 +35,38 @@ _RANK_KEY = "lightning/rank_{}"  # in the store: the note of a rank that has com
 _own_interface: Optional[str] = None
 
 
-def _init_process_group(
-    cluster_environment: "ClusterEnvironment", backend: str, rank: int, world_size: int, **kwargs: Any
-) -> None:
-    """Initialize the process group; runs in every rank.
+def _meets_at_main_port(init_dist_connection: Callable[..., None]) -> Callable[..., None]:
+    """Make the function that initializes the process group let the ranks meet at the main port; runs in every rank.
 
     Rank 0 serves the store from the port that was claimed for the job. Where the meeting point is not Lightning's to
-    choose, and where torch's store takes no listening socket, all is left to torch.
-
-    Args:
-        cluster_environment: The environment whose main address and port are exported already.
-        backend: The backend of the process group.
-        rank: The global rank of this process.
-        world_size: How many ranks there are.
-        **kwargs: Other arguments of :func:`torch.distributed.init_process_group`.
-
-    Raises:
-        Exception: What torch raises, with an explanation if the reason is known.
+    choose, and where torch's store takes no listening socket, all is left to torch. An exception of torch's keeps its
+    type and gets an explanation if the reason is known.
 
     """
+
+    @wraps(init_dist_connection)
+    def meet(
+        cluster_environment: "ClusterEnvironment",
+        torch_distributed_backend: str,
+        global_rank: Optional[int] = None,
+        world_size: Optional[int] = None,
+        **kwargs: Any,
+    ) -> None:
+        if not torch.distributed.is_available() or torch.distributed.is_initialized():
+            init_dist_connection(cluster_environment, torch_distributed_backend, global_rank, world_size, **kwargs)
+            return
+        rank = global_rank if global_rank is not None else cluster_environment.global_rank()
+        size = world_size if world_size is not None else cluster_environment.world_size()
+        with _at_meeting_point(cluster_environment, rank, size, kwargs.get("timeout")):
+            init_dist_connection(cluster_environment, torch_distributed_backend, rank, size, **kwargs)
+
+    return meet
+
+
+@contextmanager
+def _at_meeting_point(
+    cluster_environment: "ClusterEnvironment", rank: int, world_size: int, timeout: Optional[timedelta]
+) -> Iterator[None]:
     address, port = cluster_environment.main_address, cluster_environment.main_port
     claim = _find_claim(cluster_environment, port)
     store: Optional[torch.distributed.TCPStore] = None
@@ -67,11 +82,10 @@ def _init_process_group(
                 claim.serve()
                 store = claim.server
             elif claim is not None or _is_on_other_node(cluster_environment):
-                timeout = {"timeout": kwargs["timeout"]} if kwargs.get("timeout") else {}
-                store = _make_store(address, port, wait_for_workers=False, **timeout)
+                store = _make_store(address, port, wait_for_workers=False, **({"timeout": timeout} if timeout else {}))
             if store is not None:
                 store.set(_RANK_KEY.format(rank), "")
-            torch.distributed.init_process_group(backend, rank=rank, world_size=world_size, **kwargs)
+            yield
     finally:
         store = None  # the process group has its own, and the server is to end with it
         if claim is not None:
@@ -79,7 +93,7 @@ def _init_process_group(
 
 
 def _leave_process_group() -> None:
-    """Undo what :func:`_init_process_group` has done to the environment variables; runs in every rank."""
+    """Undo what :func:`_meets_at_main_port` has done to the environment variables; runs in every rank."""
     global _own_interface
     if _own_interface is not None and os.environ.get(_GLOO_INTERFACE) == _own_interface:
         del os.environ[_GLOO_INTERFACE]

@@ -26,6 +26,7 @@ import multiprocessing.spawn
 import os
 import runpy
 import sys
+from functools import wraps
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from torch.utils.data import get_worker_info
@@ -66,9 +67,14 @@ def _guard_launch(multiple_processes: bool = True) -> None:
         script.stop()
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         # local import to avoid a circular import
-        from lightning.fabric.strategies.launchers.multiprocessing import _check_missing_main_guard
+        import lightning.fabric.strategies.launchers.multiprocessing as launcher
 
-        _check_missing_main_guard()
+        if hasattr(launcher, "_check_missing_main_guard"):  # since release 2.1
+            launcher._check_missing_main_guard()
+        raise RuntimeError(
+            'The main script launches without an `if __name__ == "__main__"` guard, and a process that was started'
+            " before the launch has to import it. Move the code that works into a function and guard its call."
+        )
     if multiple_processes and _is_dataloader_worker():
         raise RuntimeError(
             "Lightning can't launch processes from within a DataLoader worker. Code that runs in the worker, such as"
@@ -78,6 +84,17 @@ def _guard_launch(multiple_processes: bool = True) -> None:
         )
     _be_part_of_job()
     _enable_inheritance()
+
+
+def _guards_launch(launch: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the ``launch`` of a launcher call :func:`_guard_launch` before it does anything else."""
+
+    @wraps(launch)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _guard_launch()
+        return launch(self, *args, **kwargs)
+
+    return guarded
 
 
 def _is_dataloader_worker() -> bool:

@@ -239,7 +239,7 @@ def _handling(exception: BaseException, alone: bool) -> Iterator[None]:
         failure_notes.mark_handling(job.folder, job.rank, False)
 
 
-def _note_termination() -> None:
+def _note_termination(*_: Any) -> None:
     """Leave a note that this process was told to end, and end quickly; runs in ranks, when they receive SIGTERM."""
     if _job is not None:
         failure_notes.write_note(_job.folder, "termination", rank=_job.rank)

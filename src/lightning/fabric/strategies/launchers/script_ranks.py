@@ -117,10 +117,37 @@ class _ScriptRanks:
         self._ranks.job.remove_notes()
         with suppress(Exception):
             _unlink_semaphores()
+        with suppress(Exception):
             sys.stdout.flush()
-            # Not to `sys.stderr`: torch collects what is written to it while an exception is printed
-            print(f"\n{report}", file=sys.__stderr__, flush=True)
+        with suppress(Exception):
+            _print_last(f"\n{report}")
         os._exit(1)
+
+
+def _watch_ranks(processes: List["subprocess.Popen[bytes]"]) -> None:
+    """End with the ranks, and they with this process; runs in the launcher when it has started them.
+
+    Until release 2.1, there is no observer of processes that does this, or one that is no thread.
+
+    Args:
+        processes: The processes of the local ranks from 1 on.
+
+    """
+    if processes:
+        ranks = _ScriptRanks(processes)
+        threading.Thread(target=ranks.watch, name="lightning-ranks", daemon=True).start()
+
+
+def _print_last(text: str) -> None:
+    """Print to where errors go, and let the main thread, which still runs, print nothing below it."""
+    # Not to `sys.stderr`: torch collects what is written to it while an exception is printed
+    stream = sys.__stderr__
+    assert stream is not None
+    with open(os.dup(stream.fileno()), "w", encoding=stream.encoding, errors="backslashreplace") as last:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for standard in (1, 2):
+            os.dup2(nowhere, standard)
+        print(text, file=last)
 
 
 def _unlink_semaphores() -> None:
