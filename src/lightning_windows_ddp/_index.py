@@ -102,6 +102,37 @@ def download_sdist(version: str, folder: Path) -> Path:
     return archives[0]
 
 
+def download_wheel(name: str, version: str, folder: Path) -> Path | None:
+    """Download the wheel of a distribution.
+
+    Args:
+        name: The distribution.
+        version: Its version.
+        folder: An existing folder.
+
+    Returns:
+        The wheel, or None if the index has no such release.
+
+    Raises:
+        BadInputError: If the release is withdrawn.
+        CommandError: If the download fails.
+
+    """
+    if version in WITHDRAWN:
+        raise BadInputError(f"{name} {version} is refused: {WITHDRAWN[version]}. Use another release.")
+    target = folder / name
+    try:
+        _pip(
+            *("download", "--no-deps", "--only-binary", ":all:", "--progress-bar", "off"),
+            *("--dest", str(target), f"{name}=={version}"),
+        )
+    except CommandError as error:
+        if "No matching distribution" in error.output:
+            return None
+        raise
+    return next(target.glob("*.whl"))
+
+
 def unpack_sdist(archive: Path, folder: Path) -> list[str]:
     """Unpack a source release without the folder `lightning-X.Y.Z` that everything in it lies in.
 

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,12 +12,15 @@ from tabulate import tabulate
 
 from lightning_windows_ddp import _git, _index, _patches, _upstream
 from lightning_windows_ddp._errors import BadInputError, CommandError, ProgramNotFoundError
+from lightning_windows_ddp._hunks import apply_series
 from lightning_windows_ddp._run import run
 from lightning_windows_ddp._scratch import scratch_folder
+from lightning_windows_ddp._translate import FABRIC, LIGHTNING, PYTORCH
 
 _MODULES = ("lightning", "lightning.fabric", "lightning.pytorch")
 _IMPORT = f"import {', '.join(_MODULES)}; print(*(m.__file__ for m in ({', '.join(_MODULES)})), sep='\\n')"
 _SAME_TEXT = "same text"
+_IN_PLACE = {LIGHTNING: "in place", PYTORCH: PYTORCH, FABRIC: FABRIC}
 
 
 @dataclass
@@ -26,7 +30,8 @@ class Result:
     Args:
         line: The release line.
         version: The release.
-        outcomes: For each patch, and for the comparison with the checkout, `ok` or in two words what failed.
+        outcomes: For each patch, the comparison with the checkout, and what `apply` does to each distribution: `ok`, or
+            in two words what failed.
         details: What failed in full, under the name of the patch.
 
     """
@@ -150,7 +155,7 @@ def _verify_release(
     for number, patch in enumerate(series, start=1):
         report(f"{patch.name} ({number} of {len(series)})")
         if not _apply(result, tree, patch):
-            for later in [*(path.name for path in series[number:]), _SAME_TEXT]:
+            for later in [*(path.name for path in series[number:]), _SAME_TEXT, *_IN_PLACE.values()]:
                 result.outcomes[later] = "not tried"
             return
         failure = _why_no_import(tree, python, scratch)
@@ -162,6 +167,44 @@ def _verify_release(
             result.fail(patch.name, "no import", failure)
         result.outcomes.setdefault(patch.name, "ok")
     _compare(result, tree, _files(tree) - before)
+    report("as installed")
+    pristine = scratch / "pristine"
+    _index.unpack_sdist(archive, pristine)
+    _apply_in_place(result, series, pristine, tree)
+    for name in (PYTORCH, FABRIC) if result.version != _patches.MASTER else ():
+        wheel = _index.download_wheel(name, result.version, scratch)
+        if wheel is None:
+            result.outcomes[name] = "no release"
+            continue
+        with zipfile.ZipFile(wheel) as files:
+            applied = apply_series(series, name, partial(_read_member, files))
+        _note(result, _IN_PLACE[name], applied.problems)
+
+
+def _read_member(files: zipfile.ZipFile, path: str) -> bytes | None:
+    try:
+        return files.read(path)
+    except KeyError:
+        return None
+
+
+def _apply_in_place(result: Result, series: Sequence[Path], pristine: Path, tree: Path) -> None:
+    """Check that `apply` makes of the release what git has made of it."""
+
+    def read(path: str) -> bytes | None:
+        file = pristine / "src" / path
+        return file.read_bytes() if file.is_file() else None
+
+    applied = apply_series(series, LIGHTNING, read)
+    others = [path for path, change in applied.changes.items() if change.after != (tree / "src" / path).read_bytes()]
+    _note(result, _IN_PLACE[LIGHTNING], [*applied.problems, *(f"{path}: not as git has it" for path in others)])
+
+
+def _note(result: Result, what: str, problems: Sequence[str]) -> None:
+    if problems:
+        result.fail(what, "no apply", "\n".join(problems))
+    else:
+        result.outcomes[what] = "ok"
 
 
 def _apply(result: Result, tree: Path, patch: Path) -> bool:

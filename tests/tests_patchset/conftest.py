@@ -1,6 +1,6 @@
 """Tiny releases, an index of them, checkouts and forks for the tests of the command line.
 
-Most tests call `main` in their own process with a faked package index: the two functions of `_index` that ask the
+Most tests call `main` in their own process with a faked package index: the three functions of `_index` that ask the
 real one are its boundary, and are the only ones that are replaced. git is always the real one.
 """
 
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import venv
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import lightning_windows_ddp
-from lightning_windows_ddp import _index, _patches
+from lightning_windows_ddp import _index, _patches, _translate
 from lightning_windows_ddp.__main__ import main
 from tests_patchset import installations
 
@@ -152,7 +153,20 @@ def index(make_sdist: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> d
         return Path(shutil.copy(archives[version], folder))
 
     monkeypatch.setattr(_index, "released_versions", lambda: list(archives))
+
+    def download_wheel(name: str, version: str, folder: Path) -> Path:
+        wheel = folder / f"{name}.whl"
+        with tarfile.open(archives[version]) as tar, zipfile.ZipFile(wheel, "w") as files:
+            for member in tar.getmembers():
+                path = _translate.translate_path(member.name.partition("/")[2], name)
+                if path is not None:
+                    content = tar.extractfile(member)
+                    assert content is not None
+                    files.writestr(path, _translate.translate_text(content.read().decode(), name))
+        return wheel
+
     monkeypatch.setattr(_index, "download_sdist", download)
+    monkeypatch.setattr(_index, "download_wheel", download_wheel)
     return archives
 
 

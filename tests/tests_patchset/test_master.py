@@ -67,7 +67,7 @@ def test_verify(master: Path, upstream: Path, index: dict[str, Path], interprete
     """It is verified when it is named, and the releases when they are."""
     run = cli("verify", "master", "--upstream", upstream, "--python", interpreter)
     assert run.status == 0, run
-    assert re.findall(r"^\| (\S+) .* (\w+) +\|$", run.out, re.MULTILINE) == [("lightning", "text"), ("master", "ok")]
+    assert re.search(r"^\| master +\| ok +\| ok +\| ok +\| ok +\|$", run.out, re.MULTILINE)
     assert "| master" not in cli("verify", "--python", interpreter).out
 
 

@@ -1,14 +1,16 @@
 """`verify`: what it proves, and that it fails when it should."""
 
 import importlib.util
+import re
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightning_windows_ddp import _index, _patches, verify
+from lightning_windows_ddp import _hunks, _index, _patches, verify
 from lightning_windows_ddp._verify import format_results
 
 Cli = Callable[..., Any]
@@ -26,9 +28,9 @@ def _numbers(first: int = 0, last: int = 40) -> bytes:
 
 
 def _cells(out: str) -> dict[str, list[str]]:
-    """Return the cells of the table by release."""
+    """Return the cells of the table by release, but for those about installed distributions."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in out.splitlines() if line.startswith("|")]
-    return {row[0]: row[1:] for row in rows if not row[0].startswith("-")}
+    return {row[0]: row[1:-3] for row in rows if not row[0].startswith("-")}
 
 
 def test_table(patched: Path, index: dict[str, Path], make_sdist: Sdist, cli: Cli, interpreter: Path) -> None:
@@ -38,10 +40,10 @@ def test_table(patched: Path, index: dict[str, Path], make_sdist: Sdist, cli: Cl
     result = cli("verify", "--python", interpreter)
     assert result.status == 0, result
     assert result.out == (
-        "| lightning   | 0001   | 0002   | same text   |\n"
-        "|-------------|--------|--------|-------------|\n"
-        "| 2.6.6       | ok     | ok     | ok          |\n"
-        "| 2.6.7       | ok     | ok     | ok          |\n"
+        "| lightning   | 0001   | 0002   | same text   | in place   | pytorch-lightning   | lightning-fabric   |\n"
+        "|-------------|--------|--------|-------------|------------|---------------------|--------------------|\n"
+        "| 2.6.6       | ok     | ok     | ok          | ok         | ok                  | ok                 |\n"
+        "| 2.6.7       | ok     | ok     | ok          | ok         | ok                  | ok                 |\n"
         "\n"
         f"{FIRST}\n"
         f"{SECOND}\n"
@@ -265,3 +267,36 @@ def test_newest_real_release() -> None:
     results = verify([line], Path(sys.executable), releases=[newest])
     assert [result.version for result in results] == [newest]
     assert all(result.ok for result in results), format_results(results)
+
+
+def test_distributions_with_other_names(
+    patched: Path, index: dict[str, Path], cli: Cli, interpreter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that `apply` could not patch is a failure, and one that was never released is none."""
+    genuine = _index.download_wheel
+
+    def download(name: str, version: str, folder: Path) -> Path | None:
+        if name == "lightning-fabric":
+            return None
+        wheel = genuine(name, version, folder)
+        assert wheel is not None
+        with zipfile.ZipFile(wheel, "w") as files:
+            files.writestr("pytorch_lightning/numbers.py", "line_20 = 21\n")
+        return wheel
+
+    monkeypatch.setattr(_index, "download_wheel", download)
+    result = cli("verify", "--python", interpreter)
+    assert result.status == 1
+    cells = re.split(r" *\| *", next(line for line in result.out.splitlines() if line.startswith("| 2.6.6")))
+    assert cells[1:-1] == ["2.6.6", "ok", "ok", "ok", "ok", "no apply", "no release"]
+    assert "pytorch_lightning/numbers.py: differs from the release where it is to be changed" in result.out
+
+
+def test_apply_that_differs_from_git(
+    patched: Path, index: dict[str, Path], cli: Cli, interpreter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine = _hunks._find
+    monkeypatch.setattr(_hunks, "_find", lambda *arguments: genuine(*arguments) + 1)
+    result = cli("verify", "--python", interpreter)
+    assert result.status == 1
+    assert "lightning/pytorch/numbers.py: not as git has it" in result.out
