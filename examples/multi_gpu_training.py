@@ -57,7 +57,7 @@ class DigitClassifier(LightningModule):
 seed_everything(17777)
 
 images, labels = load_digits(return_X_y=True)
-digits = TensorDataset(torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels))
+digits = TensorDataset(torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels, dtype=torch.int64))
 train_digits, val_digits = random_split(digits, [1437, 360])
 
 loader_options = {"batch_size": 32, "num_workers": args.num_workers, "persistent_workers": args.num_workers > 0}
