@@ -12,8 +12,9 @@ import pytest
 import lightning
 from lightning_windows_ddp import _patches
 from lightning_windows_ddp._translate import translate_path, translate_text
+from tests_fabric.helpers.needs import is_wine
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="Requires: [the package index, and virtual environments]")
+pytestmark = pytest.mark.skipif(is_wine(), reason="Requires: [the launcher that virtual environments have on Windows]")
 
 ROOT = Path(__file__).parents[2]
 FORK = Path(lightning.__file__).parents[2]
@@ -25,10 +26,10 @@ class Environment:
     """A virtual environment whose programs find no git."""
 
     def __init__(self, folder: Path) -> None:
-        venv.create(folder, symlinks=True)
-        self.folder = folder
-        self.python = folder / "bin" / "python"
-        self.site = next(folder.glob("lib/python*/site-packages"))
+        venv.create(folder, symlinks=os.name != "nt")
+        self.programs = folder / ("Scripts" if os.name == "nt" else "bin")
+        self.python = self.programs / ("python.exe" if os.name == "nt" else "python")
+        self.site = next(folder.glob("Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages"))
 
     def pip(self, *arguments: object) -> None:
         """Run the pip of this interpreter on the environment."""
@@ -38,9 +39,10 @@ class Environment:
 
     def cli(self, *arguments: str) -> str:
         """Run the command line of the environment."""
-        command = [self.folder / "bin" / "lightning-windows-ddp", *arguments]
-        env = {"PATH": str(self.folder / "bin"), "HOME": str(self.folder)}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, cwd=self.folder)
+        command = [str(self.programs / "lightning-windows-ddp"), *arguments]
+        env = {name: value for name, value in os.environ.items() if name.upper() not in ("PATH", "PYTHONPATH")}
+        env["PATH"] = str(self.programs)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, cwd=self.site)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
