@@ -11,18 +11,23 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
-
-from filelock import FileLock, Timeout
+from typing import BinaryIO
 
 from lightning_windows_ddp._errors import BadInputError
 from lightning_windows_ddp._hunks import Change
 from lightning_windows_ddp._installed import Distribution
 from lightning_windows_ddp._scratch import move_folder, remove_tree
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 FOLDER = "windows-ddp"
 _MANIFEST = "manifest.json"
@@ -212,15 +217,26 @@ def locked(distributions: list[Distribution]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for distribution in distributions:
             name = hashlib.sha256(os.path.normcase(distribution.info).encode()).hexdigest()[:16]
-            lock = FileLock(Path(gettempdir()) / f"lightning-windows-ddp-{name}.lock")
-            try:
-                stack.enter_context(lock.acquire(timeout=0))
-            except Timeout:
+            file = stack.enter_context((Path(gettempdir()) / f"lightning-windows-ddp-{name}.lock").open("ab"))
+            if not _lock(file):
                 raise BadInputError(
                     f"Another lightning-windows-ddp is changing {distribution.title} in {distribution.root}. Wait until"
                     " it has ended, and run again."
-                ) from None
+                )
         yield
+
+
+def _lock(file: BinaryIO) -> bool:
+    """Lock a file until it is closed, or say that somebody else has locked it."""
+    try:
+        if sys.platform == "win32":
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def _original(number: int) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from lightning_windows_ddp import _journal
-from tests_fabric.helpers.needs import is_wine
 from tests_patchset.installations import ADDED, FABRIC, PYTORCH, install, write_series
 
 Snapshot = Callable[[Path], dict[str, bytes | None]]
@@ -211,7 +210,6 @@ def test_line_ends_are_kept(site: Path, lightning: Path, cli: Any) -> None:
     assert record.read_bytes().count(b"\r\n") == record.read_bytes().count(b"\n")
 
 
-@pytest.mark.skipif(is_wine(), reason="In Wine, filelock gives the same lock to two processes")
 def test_two_at_the_same_time(site: Path, lightning: Path, cli: Any, snapshot: Snapshot) -> None:
     before = snapshot(site)
     code = """

@@ -51,6 +51,7 @@ def killed(tmp_path: Path, site: Path, checkout: Path) -> Callable[..., bool]:
         done = subprocess.run(
             [sys.executable, script, str(site), str(nth), command, "lightning"],
             env={**os.environ, "PYTHONPATH": paths},
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=60,
