@@ -128,10 +128,11 @@ def install_patched(session: nox.Session) -> None:
     """Install this package, the patched Lightning and what the tests need."""
     install(session, "package", "--editable", str(ROOT))
     patched = make_fork(session, hash_patches())
-    # The newest lightning-cloud and setuptools lack what importing Lightning 2.0 uses
-    old = group("lightning-2-0") if VERSION.startswith("2.0.") else ()
-    old = [pin for pin in old if pin.startswith(("lightning-cloud", "setuptools"))]
-    install(session, "lightning", *group("tests"), *old, "--editable", str(patched))
+    requirements = [*group("tests"), "--editable", str(patched)]
+    if VERSION.startswith("2.0."):
+        # It asks for the rest itself, but not for releases of these that still have what importing it uses
+        requirements += [pin for pin in group("lightning-2-0") if pin.startswith(("lightning-cloud", "setuptools"))]
+    install(session, "lightning", *requirements)
 
 
 def group(name: str) -> tuple[str, ...]:

@@ -54,7 +54,8 @@ def apply(python: Path, names: Sequence[str] = (), *, report: Callable[[str], No
         report: Called with a line of text before each step.
 
     Raises:
-        ToolError: If they cannot be patched; nothing was changed then.
+        ToolError: If they do not fit the patches, and nothing was changed then; or if the system refuses to change
+            one of them, which is put back.
 
     """
     distributions = choose(find_installed(python), list(names))
@@ -75,19 +76,18 @@ def revert(python: Path, names: Sequence[str] = (), *, report: Callable[[str], N
         report: Called with a line of text before each step.
 
     Raises:
-        ToolError: If somebody has changed patched files; nothing was changed then.
+        ToolError: If somebody has changed patched files, and nothing was changed then; or if the system refuses to
+            change one of them.
 
     """
     distributions = choose(find_installed(python), list(names))
     with _journal.locked(distributions):
-        journals = {each.title: _journal.read_journal(each) for each in distributions}
-        _require_unchanged([journal for journal in journals.values() if journal is not None])
+        journals = _read_journals(distributions)
         for distribution in distributions:
             journal = journals[distribution.title]
             if journal is not None:
                 report(f"restoring {distribution.title}")
-                with _report_system_errors(distribution):
-                    _journal.roll_back(journal)
+                _roll_back(journal)
             elif distribution.obstacle is None:
                 _journal.remove_leftovers(distribution)
     return [
@@ -118,19 +118,23 @@ def _require_patchable(distributions: Sequence[Distribution]) -> None:
             )
 
 
-def _require_unchanged(journals: Sequence[_journal.Journal]) -> None:
-    changed = [str(each.distribution.root / path) for each in journals for path in each.changed()]
+def _read_journals(distributions: Sequence[Distribution]) -> dict[str, _journal.Journal | None]:
+    """Return the journal of each distribution by its title; refuse if somebody has changed patched files."""
+    journals = {each.title: _journal.read_journal(each) for each in distributions}
+    changed = [
+        str(each.distribution.root / path) for each in journals.values() if each is not None for path in each.changed()
+    ]
     if changed:
         raise InstallationError(
             f"Somebody has changed files since they were patched: {_list(changed)}. Their changes would be lost. Take"
             " these back, or install Lightning again with `pip install --force-reinstall --no-deps`, and run again."
             " Nothing was changed."
         )
+    return journals
 
 
 def _plan_all(distributions: Sequence[Distribution]) -> list[_Plan]:
-    journals = {each.title: _journal.read_journal(each) for each in distributions}
-    _require_unchanged([journal for journal in journals.values() if journal is not None])
+    journals = _read_journals(distributions)
     plans: list[_Plan] = []
     problems: list[str] = []
     for distribution in distributions:
@@ -167,7 +171,9 @@ def _plan(distribution: Distribution, journal: _journal.Journal | None) -> tuple
         for path, change in changes.items()
         if change.before is not None and not _is_recorded(path, change.before, recorded)
     ]
-    kept = [f"{distribution.info.name}/{_journal.FOLDER}/{name}" for name in _journal.names_of(changes, *records)]
+    originals = [*(path for path, change in changes.items() if change.before is not None), *records]
+    names = [_journal.MANIFEST, *map(_journal.copy_name, originals)]
+    kept = [f"{distribution.info.name}/{_journal.FOLDER}/{name}" for name in names]
     after = {path: change.after for path, change in changes.items()}
     for owner, (path, record) in zip(owners, records.items(), strict=True):
         files: dict[str, bytes | None] = {each: after[each] for each in after if has_file(owner.name, each)}
@@ -188,9 +194,9 @@ def _carry_out(plan: _Plan, report: Callable[[str], None]) -> None:
     if not plan.changes:
         return
     report(f"patching {distribution.title} with the patches of the line {plan.line}")
-    with _report_system_errors(distribution), _signals.raised():
+    with _report_system_errors(distribution, "was not changed"), _signals.raised():
         if plan.journal is not None:
-            _journal.roll_back(plan.journal)
+            _roll_back(plan.journal)
         _journal.remove_leftovers(distribution)
         try:
             journal = _journal.begin(distribution, plan.changes, _version(), plan.patches)
@@ -199,9 +205,15 @@ def _carry_out(plan: _Plan, report: Callable[[str], None]) -> None:
             with _signals.ignored():
                 begun = _journal.read_journal(distribution)
                 if begun is not None:
-                    _journal.roll_back(begun)
+                    _roll_back(begun)
                 _journal.remove_leftovers(distribution)
             raise
+
+
+def _roll_back(journal: _journal.Journal) -> None:
+    outcome = "is restored in part only, which the next `apply` or `revert` puts in order"
+    with _report_system_errors(journal.distribution, outcome):
+        _journal.roll_back(journal)
 
 
 def _version() -> str:
@@ -213,12 +225,13 @@ def _version() -> str:
 
 
 @contextlib.contextmanager
-def _report_system_errors(distribution: Distribution) -> Iterator[None]:
+def _report_system_errors(distribution: Distribution, outcome: str) -> Iterator[None]:
+    """Report that the system refuses an operation on a file, and how it leaves the distribution."""
     try:
         yield
     except OSError as error:
         raise InstallationError(
-            f"{distribution.title} in {distribution.root} was not changed, for the system refused it:"
+            f"{distribution.title} in {distribution.root} {outcome}. The system has refused an operation on a file:"
             f" {error.strerror} ({error.filename}). End the programs that use this Lightning; if the folder belongs to"
             " somebody else or is read-only, run as who installed it, or use an environment of your own."
         ) from None

@@ -32,7 +32,7 @@ class ForkError(ToolError):
 
 
 class InstallationError(ToolError):
-    """An installed Lightning cannot be patched, or given back as it was. Nothing was changed."""
+    """An installed Lightning cannot be patched, or given back as it was."""
 
 
 class CommandError(ToolError):

@@ -64,11 +64,7 @@ def fork(
         _require_release(version, line)
     with scratch_folder(destination.parent, f".{destination.name}") as scratch:
         report(f"[2/{steps}] downloading lightning {version}")
-        if line == _patches.MASTER:
-            base = _upstream.read_base(_patches.patches_folder())
-            archive = _upstream.archive_commit(upstream, base, scratch)
-        else:
-            archive = _index.download_sdist(version, scratch)
+        archive = _upstream.download_sources(version, upstream, _patches.patches_folder(), scratch)
         tree = scratch / "tree"
         report(f"[3/{steps}] committing the pristine release")
         executable = _index.unpack_sdist(archive, tree)

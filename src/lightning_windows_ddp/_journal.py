@@ -30,7 +30,7 @@ else:
     import fcntl
 
 FOLDER = "windows-ddp"
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 _BESIDE = ".windows-ddp"  # the ending of a file that is to replace another one
 _ATTEMPTS, _PAUSE = 10, 0.1
 
@@ -43,14 +43,12 @@ class Entry:
         path: Its path, relative to where packages are installed.
         before: The SHA-256 of the original, or None if the file was added.
         after: That of the patched file.
-        original: The name of the copy of the original in the journal.
 
     """
 
     path: str
     before: str | None
     after: str
-    original: str
 
 
 @dataclass(frozen=True)
@@ -81,8 +79,12 @@ class Journal:
         """Return the content that a file had before; that of a file that was not changed is read where it is."""
         for entry in self.entries:
             if entry.path == path:
-                return None if entry.before is None else (self.folder / entry.original).read_bytes()
+                return None if entry.before is None else self.read_copy(path)
         return read(self.distribution, path)
+
+    def read_copy(self, path: str) -> bytes:
+        """Return the copy of an original that the journal keeps."""
+        return (self.folder / copy_name(path)).read_bytes()
 
     def changed(self) -> list[str]:
         """Return the files that are neither the original nor the patched one."""
@@ -115,14 +117,14 @@ def read_journal(distribution: Distribution) -> Journal | None:
         BadInputError: If the journal is damaged.
 
     """
-    manifest = distribution.info / FOLDER / _MANIFEST
+    manifest = distribution.info / FOLDER / MANIFEST
     if not manifest.parent.is_dir():
         return None
     try:
         content = json.loads(manifest.read_text(encoding="utf-8"))
         entries = [Entry(**entry) for entry in content["files"]]
         journal = Journal(distribution, content["version"], content["patches"], content["folders"], entries)
-        complete = all(entry.before is None or (journal.folder / entry.original).is_file() for entry in entries)
+        complete = all(entry.before is None or (journal.folder / copy_name(entry.path)).is_file() for entry in entries)
     except (OSError, ValueError, KeyError, TypeError):
         complete = False
     if not complete:
@@ -145,8 +147,8 @@ def begin(distribution: Distribution, changes: Mapping[str, Change], version: st
 
     """
     entries = [
-        Entry(path, None if change.before is None else _hash(change.before), _hash(change.after), _original(number))
-        for number, (path, change) in enumerate(changes.items())
+        Entry(path, None if change.before is None else _hash(change.before), _hash(change.after))
+        for path, change in changes.items()
     ]
     parents = {parent for path in changes for parent in _parents(path)}
     missing = [parent for parent in parents if not (distribution.root / parent).is_dir()]
@@ -158,18 +160,17 @@ def begin(distribution: Distribution, changes: Mapping[str, Change], version: st
     for entry in entries:
         before = changes[entry.path].before
         if before is not None:
-            _write(unfinished / entry.original, before)
+            _write(unfinished / copy_name(entry.path), before)
     files = [vars(entry) for entry in entries]
     manifest = {"version": version, "patches": patches, "folders": folders, "files": files}
-    _write(unfinished / _MANIFEST, json.dumps(manifest, indent=1).encode())
+    _write(unfinished / MANIFEST, json.dumps(manifest, indent=1).encode())
     move_folder(unfinished, journal.folder)
     return journal
 
 
-def names_of(changes: Mapping[str, Change], *further: str) -> list[str]:
-    """Return the names of the files in a journal of changes, and of changes of further files that exist."""
-    originals = [path in further or changes[path].before is not None for path in (*changes, *further)]
-    return [_MANIFEST, *(_original(number) for number, exists in enumerate(originals) if exists)]
+def copy_name(path: str) -> str:
+    """Return the name that the copy of an original has in a journal."""
+    return path.replace("/", "+")
 
 
 def carry_out(journal: Journal, changes: Mapping[str, Change]) -> None:
@@ -194,7 +195,7 @@ def roll_back(journal: Journal) -> None:
             _forget_compiled(target)
             target.unlink(missing_ok=True)
         elif journal._hash(entry) != entry.before:
-            _write(_beside(target), (journal.folder / entry.original).read_bytes())
+            _write(_beside(target), journal.read_copy(entry.path))
             shutil.copymode(target if target.exists() else journal.distribution.info / "RECORD", _beside(target))
             _take_place(target)
     for folder in journal.folders:
@@ -237,10 +238,6 @@ def _lock(file: BinaryIO) -> bool:
     except (BlockingIOError, PermissionError):
         return False
     return True
-
-
-def _original(number: int) -> str:
-    return f"{number:03}.original"
 
 
 def _parents(path: str) -> list[str]:

@@ -2,7 +2,8 @@
 
 `pytorch-lightning` and `lightning-fabric` are made of the same sources as `lightning`: upstream's build moves the
 folders and renames the imports. `pytorch-lightning` has all that `lightning-fabric` has, under the same names. What is
-done here gives the same bytes, for every file that the patches change (a test compares them with released wheels).
+done here gives the same bytes, for every file that the patches change but `__init__.py`, to which the build adds lines
+(a test compares them with released wheels, and `verify` applies the patches to those of each release).
 """
 
 import re

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from lightning_windows_ddp import _git
+from lightning_windows_ddp import _git, _index
 from lightning_windows_ddp._errors import BadInputError, CommandError, PatchSetError
 from lightning_windows_ddp._patches import MASTER
 from lightning_windows_ddp._scratch import scratch_folder
@@ -35,6 +35,27 @@ def read_base(patches: Path) -> str:
     return commit
 
 
+def download_sources(version: str, upstream: str, patches: Path, folder: Path) -> Path:
+    """Get the sources of a release from the package index, or those of `master` from upstream's git.
+
+    Args:
+        version: The release, or `master`.
+        upstream: The folder of a clone, or what git can fetch from.
+        patches: The folder `patches/`.
+        folder: An existing empty folder.
+
+    Returns:
+        The archive.
+
+    Raises:
+        ToolError: If they cannot be had.
+
+    """
+    if version == MASTER:
+        return archive_commit(upstream, read_base(patches), folder)
+    return _index.download_sdist(version, folder)
+
+
 def archive_commit(upstream: str, commit: str, folder: Path) -> Path:
     """Write the files of a commit as an archive that looks like a source release.
 
@@ -59,8 +80,9 @@ def archive_commit(upstream: str, commit: str, folder: Path) -> Path:
             prefix = f"--prefix=lightning-{MASTER}/"
             archive.write_bytes(_git.git("archive", "--format=tar.gz", prefix, commit, *_PATHS, cwd=repository))
         except CommandError as error:
+            reason = error.output.splitlines()[-1] if error.output else f"status {error.status}"
             raise BadInputError(
-                f"The commit {commit} of Lightning cannot be had from {upstream} ({error.output.splitlines()[-1:]})."
+                f"The commit {commit} of Lightning cannot be had from {upstream} ({reason})."
                 " Name a clone that has it, or an address of one, with --upstream."
             ) from None
     return archive

@@ -20,7 +20,7 @@ from lightning_windows_ddp._translate import FABRIC, LIGHTNING, PYTORCH
 _MODULES = ("lightning", "lightning.fabric", "lightning.pytorch")
 _IMPORT = f"import {', '.join(_MODULES)}; print(*(m.__file__ for m in ({', '.join(_MODULES)})), sep='\\n')"
 _SAME_TEXT = "same text"
-_IN_PLACE = {LIGHTNING: "in place", PYTORCH: PYTORCH, FABRIC: FABRIC}
+_IN_PLACE = "in place"
 
 
 @dataclass
@@ -95,10 +95,7 @@ def verify(
         step = partial(_report_step, report, f"[{number}/{len(wanted)}] lightning {version}")
         with scratch_folder(Path(tempfile.gettempdir()), "lightning-windows-ddp") as scratch:
             step("downloading")
-            if version == _patches.MASTER:
-                archive = _upstream.archive_commit(upstream, _upstream.read_base(patches), scratch)
-            else:
-                archive = _index.download_sdist(version, scratch)
+            archive = _upstream.download_sources(version, upstream, patches, scratch)
             result = Result(line, version)
             _verify_release(result, archive, series[line], python, scratch, step)
             results.append(result)
@@ -155,7 +152,7 @@ def _verify_release(
     for number, patch in enumerate(series, start=1):
         report(f"{patch.name} ({number} of {len(series)})")
         if not _apply(result, tree, patch):
-            for later in [*(path.name for path in series[number:]), _SAME_TEXT, *_IN_PLACE.values()]:
+            for later in [*(path.name for path in series[number:]), _SAME_TEXT, _IN_PLACE, PYTORCH, FABRIC]:
                 result.outcomes[later] = "not tried"
             return
         failure = _why_no_import(tree, python, scratch)
@@ -171,14 +168,20 @@ def _verify_release(
     pristine = scratch / "pristine"
     _index.unpack_sdist(archive, pristine)
     _apply_in_place(result, series, pristine, tree)
-    for name in (PYTORCH, FABRIC) if result.version != _patches.MASTER else ():
+    if result.version != _patches.MASTER:
+        _apply_to_wheels(result, series, scratch)
+
+
+def _apply_to_wheels(result: Result, series: Sequence[Path], scratch: Path) -> None:
+    """Check that `apply` can patch the distributions that hold a part of Lightning."""
+    for name in (PYTORCH, FABRIC):
         wheel = _index.download_wheel(name, result.version, scratch)
         if wheel is None:
             result.outcomes[name] = "no release"
             continue
         with zipfile.ZipFile(wheel) as files:
             applied = apply_series(series, name, partial(_read_member, files))
-        _note(result, _IN_PLACE[name], applied.problems)
+        _note(result, name, applied.problems)
 
 
 def _read_member(files: zipfile.ZipFile, path: str) -> bytes | None:
@@ -197,7 +200,7 @@ def _apply_in_place(result: Result, series: Sequence[Path], pristine: Path, tree
 
     applied = apply_series(series, LIGHTNING, read)
     others = [path for path, change in applied.changes.items() if change.after != (tree / "src" / path).read_bytes()]
-    _note(result, _IN_PLACE[LIGHTNING], [*applied.problems, *(f"{path}: not as git has it" for path in others)])
+    _note(result, _IN_PLACE, [*applied.problems, *(f"{path}: not as git has it" for path in others)])
 
 
 def _note(result: Result, what: str, problems: Sequence[str]) -> None:

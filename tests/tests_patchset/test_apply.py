@@ -51,8 +51,10 @@ def test_record_has_every_file(site: Path, lightning: Path, cli: Any) -> None:
             assert int(size) == (site / path).stat().st_size
     assert [row[0] for row in rows if not row[1]] == [
         f"{lightning.name}/RECORD",
-        *(f"{lightning.name}/windows-ddp/{name}" for name in ("manifest.json", "000.original", "001.original")),
-        f"{lightning.name}/windows-ddp/003.original",
+        f"{lightning.name}/windows-ddp/manifest.json",
+        f"{lightning.name}/windows-ddp/lightning+fabric+numbers.py",
+        f"{lightning.name}/windows-ddp/lightning+pytorch+numbers.py",
+        f"{lightning.name}/windows-ddp/{lightning.name}+RECORD",
     ]
 
 
@@ -253,6 +255,46 @@ def test_system_refuses_a_file(
     assert snapshot(site) == before
 
 
+@pytest.mark.parametrize("command", ["revert", "apply"])
+def test_system_refuses_to_restore_a_file(
+    command: str,
+    site: Path,
+    lightning: Path,
+    checkout: Path,
+    cli: Any,
+    snapshot: Snapshot,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stand-in for a file in use. What is said then is true, and the next command goes on from there."""
+    before = snapshot(site)
+    assert cli("apply", "lightning").status == 0
+    write_series(checkout / "patches", value="newer")
+    genuine = _journal._take_place
+
+    def refuse(path: Path) -> None:
+        if path.name == "RECORD":
+            raise PermissionError(13, "Permission denied", str(path))
+        genuine(path)
+
+    monkeypatch.setattr(_journal, "_take_place", refuse)
+    run = cli(command, "lightning")
+    assert run.status == 2
+    assert "is restored in part only" in run.err
+    assert "was not changed" not in run.err
+    assert "interrupted" in cli("status").out
+    monkeypatch.setattr(_journal, "_take_place", genuine)
+    assert cli("revert", "lightning").status == 0
+    assert snapshot(site) == before
+
+
+def test_frozen(site: Path, lightning: Path, cli: Any) -> None:
+    """A stand-in for a program that was made of an interpreter and its packages, and runs code like one."""
+    (site / "sitecustomize.py").write_text("import sys\nsys.frozen = True\n", encoding="utf-8")
+    run = cli("apply", "lightning")
+    assert run.status == 2
+    assert "a frozen program" in run.err
+
+
 def test_editable(site: Path, lightning: Path, cli: Any) -> None:
     lightning.joinpath("direct_url.json").write_text(
         json.dumps({"url": "file:///src", "dir_info": {"editable": True}}), encoding="utf-8"
@@ -339,7 +381,7 @@ def test_status_as_json(site: Path, lightning: Path, cli: Any) -> None:
 
 def test_damaged_journal(site: Path, lightning: Path, cli: Any) -> None:
     assert cli("apply", "lightning").status == 0
-    (lightning / "windows-ddp" / "000.original").unlink()
+    (lightning / "windows-ddp" / "lightning+fabric+numbers.py").unlink()
     run = cli("revert", "lightning")
     assert run.status == 2
     assert "is damaged" in run.err
