@@ -272,7 +272,7 @@ def test_what_the_user_has_started_is_not_ended(tmp_path):
 
 WAIT = """
 import sys
-from lightning.fabric.strategies.launchers import failure_notes, parent_watch
+from lightning.fabric.strategies.launchers import parent_watch
 
 parent_watch.end_with(int(sys.argv[1]))
 print("watching", flush=True)

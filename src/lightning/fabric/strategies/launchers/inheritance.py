@@ -87,7 +87,11 @@ def _guard_launch(multiple_processes: bool = True) -> None:
 
 
 def _guards_launch(launch: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the ``launch`` of a launcher call :func:`_guard_launch` before it does anything else."""
+    """Make the ``launch`` of a launcher call :func:`_guard_launch` before it does anything else.
+
+    Only the launchers of release 2.0 need it; later ones call that function themselves.
+
+    """
 
     @wraps(launch)
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -240,7 +240,11 @@ def _handling(exception: BaseException, alone: bool) -> Iterator[None]:
 
 
 def _note_termination(*_: Any) -> None:
-    """Leave a note that this process was told to end, and end quickly; runs in ranks, when they receive SIGTERM."""
+    """Leave a note that this process was told to end, and end quickly; runs in ranks, when they receive SIGTERM.
+
+    Before release 2.6, it serves as a handler of that signal itself, beside the trainer's.
+
+    """
     if _job is not None:
         failure_notes.write_note(_job.folder, "termination", rank=_job.rank)
         atexit.register(failure_notes.end_quickly)
