@@ -1,6 +1,7 @@
 """Parse the command line, call what was asked for, print what came out. Nothing else is done here."""
 
 import argparse
+import importlib.metadata
 import json
 import os
 import shlex
@@ -17,6 +18,7 @@ from lightning_windows_ddp._status import status
 from lightning_windows_ddp._translate import DISTRIBUTIONS
 from lightning_windows_ddp._upstream import URL
 from lightning_windows_ddp._verify import format_results, verify
+from lightning_windows_ddp.doctor import Plan, as_json, as_text, examine, is_fit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments; those of the process by default.
 
     Returns:
-        The exit status: 0 if all is well, 1 if `verify` found a failure or `status` a Lightning that is not patched, 2
-        if the command could not be carried out, 128 and the number of the signal if it was interrupted.
+        The exit status: 0 if all is well, 1 if `verify` found a failure, `status` a Lightning that is not patched or
+        `doctor` something that would stop a job, 2 if the command could not be carried out, 128 and the number of the signal if it was interrupted.
 
     """
     for stream in (sys.stdout, sys.stderr):
@@ -76,6 +78,14 @@ def _status(arguments: argparse.Namespace) -> int:
         else "\n".join(each.describe() for each in found)
     )
     return 0 if all(each.ok for each in found) else 1
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    plan = Plan(arguments.python, arguments.script, arguments.devices, arguments.workers, arguments.time_limit)
+    checks = examine(plan, report=_report)
+    version = importlib.metadata.version("lightning-windows-ddp")
+    print(as_json(checks, version) if arguments.json else as_text(checks))
+    return 0 if is_fit(checks) else 1
 
 
 def _fork(arguments: argparse.Namespace) -> int:
@@ -134,6 +144,16 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", action="store_true", help="print it as JSON")
     sub.set_defaults(command=_status)
 
+    sub = commands.add_parser("doctor", help="tell what would stop DDP on this machine, and how to mend it")
+    sub.add_argument("script", metavar="SCRIPT", nargs="?", type=Path, help="the script that trains, to look at it too")
+    _add_python(sub, "the interpreter that it is trained with (default: this one)")
+    sub.add_argument("--devices", metavar="N", type=_positive, help="how many ranks (default: the GPUs, at least 2)")
+    sub.add_argument("--workers", metavar="N", type=int, default=2, help="how many workers for each rank (default: 2)")
+    text = "for how long each trial may run (default: 180)"
+    sub.add_argument("--time-limit", metavar="SECONDS", type=_positive, default=180, help=text)
+    sub.add_argument("--json", action="store_true", help="print it as JSON without names of users, hosts and folders")
+    sub.set_defaults(command=_doctor)
+
     sub = commands.add_parser("fork", help="make a git repository of a release with one commit per patch")
     sub.add_argument("version", metavar="VERSION", help="the release, such as 2.6.1, or master")
     sub.add_argument(
@@ -173,6 +193,13 @@ def _program(argument: str) -> Path:
     """Return a program by its path, or by its name alone if it is to be looked up on `PATH`."""
     # `Path` drops the "./" that tells the two apart
     return Path(argument).absolute() if os.path.basename(argument) != argument else Path(argument)  # noqa: PTH119
+
+
+def _positive(argument: str) -> int:
+    number = int(argument)
+    if number <= 0:
+        raise ValueError(argument)
+    return number
 
 
 def _report(line: str) -> None:

@@ -53,6 +53,21 @@ class CommandError(ToolError):
         super().__init__(f"`{' '.join(self.command)}` failed with status {status}:\n{shown}")
 
 
+class TimeLimitError(ToolError):
+    """A command took longer than it may.
+
+    Args:
+        command: The command as it was run.
+        seconds: The limit.
+        output: What it wrote to its standard output and error until then, together.
+
+    """
+
+    def __init__(self, command: Sequence[str], seconds: float, output: str) -> None:
+        self.output = output.strip()
+        super().__init__(f"`{' '.join(command)}` was ended after {seconds:.0f} seconds. Give it more time.")
+
+
 class Stopped(BaseException):
     """A signal asks the process to end. Like `KeyboardInterrupt`, no `except Exception` may swallow it.
 

@@ -72,6 +72,12 @@ def export(
                 " and export again."
             )
         patches[f"{number:04}-{_slug(subject)}.patch"] = mail.content
+    if not _git.git("ls-tree", commits.root, "--", _patches.DOCUMENTATION, cwd=fork):
+        # Such a fork can't have the patches that concern pages alone, so they stay as they are
+        for page in filter(_patches.has_only_pages, _series(checkout, commits.line)):
+            patches[f"{len(patches) + 1:04}-{page.name.partition('-')[2]}"] = page.read_bytes()
+            kept = [name for name in _patches.added_files(page) if (checkout / name).is_file()]
+            added |= {name: (checkout / name).read_bytes() for name in kept}
     report(f"[3/3] writing to {checkout}")
     return _write(checkout, commits.line, patches, added)
 
@@ -89,6 +95,13 @@ def _writable_checkout(fork: Path, checkout: Path | None) -> Path:
     if checkout.resolve() == fork.resolve() or fork.resolve() in checkout.resolve().parents:
         raise BadInputError(f"{checkout} lies in the fork itself. Name a checkout of lightning-windows-ddp with --to.")
     return checkout
+
+
+def _series(checkout: Path, line: str) -> list[Path]:
+    """Return the patches of a line that the checkout has, in order."""
+    folder = checkout / "patches" / line
+    paths = [folder / name for name in _patches.series_names(folder / "series")]
+    return [path for path in paths if path.parent == folder and path.is_file()]
 
 
 def _slug(subject: str) -> str:

@@ -69,6 +69,7 @@ def fork(
         report(f"[3/{steps}] committing the pristine release")
         executable = _index.unpack_sdist(archive, tree)
         _commit_release(tree, version, executable)
+        series = [patch for patch in series if _patches.is_for(patch, tree)]
         for number, patch in enumerate(series, start=1):
             report(f"[4/{steps}] applying {patch.name} ({number} of {len(series)})")
             _apply(tree, patch, version)

@@ -15,6 +15,7 @@ IDENTITY = Identity(
 )
 MASTER = "master"  # the release line of upstream's newest state
 # the folders of a checkout that hold the text that the patches add, and nothing else
+DOCUMENTATION = "docs/source-pytorch"  # upstream's checkouts have this folder, the releases on the package index not
 MIRRORED = ("src/lightning", "tests/tests_fabric", "tests/tests_pytorch")
 
 _VERSION = re.compile(r"(\d+\.\d+)\.\d+(\.post\d+)?", re.ASCII)
@@ -22,6 +23,7 @@ _VERSION = re.compile(r"(\d+\.\d+)\.\d+(\.post\d+)?", re.ASCII)
 _LINE = re.compile(r"(\d+\.\d+)(?:-(\d+\.\d+))?", re.ASCII)
 _NOT_ON_WINDOWS = re.compile(r'[<>:"|?*\\\x00-\x1f]')
 _ADDED = re.compile(r"^diff --git a/(.+) b/\1\r?\nnew file mode", re.MULTILINE)
+_CHANGED = re.compile(r"^diff --git a/(.+) b/\1\r?$", re.MULTILINE)
 
 
 def checkout_folder() -> Path | None:
@@ -121,6 +123,17 @@ def added_files(patch: Path) -> set[str]:
     """Return the names of the files that a patch adds, relative to the root of the tree and never outside of it."""
     names = _ADDED.findall(patch.read_text(encoding="utf-8", errors="surrogateescape"))
     return {name for name in names if is_portable(name)}
+
+
+def has_only_pages(patch: Path) -> bool:
+    """Return whether a patch changes and adds nothing but pages of the documentation."""
+    names = _CHANGED.findall(patch.read_text(encoding="utf-8", errors="surrogateescape"))
+    return bool(names) and all(name.startswith(f"{DOCUMENTATION}/") for name in names)
+
+
+def is_for(patch: Path, tree: Path) -> bool:
+    """Return whether a patch is for a tree: one that has only pages is not, if the tree has none."""
+    return (tree / DOCUMENTATION).is_dir() or not has_only_pages(patch)
 
 
 def is_portable(name: str) -> bool:

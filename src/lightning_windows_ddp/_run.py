@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lightning_windows_ddp import _signals
-from lightning_windows_ddp._errors import CommandError, ProgramNotFoundError
+from lightning_windows_ddp._errors import CommandError, ProgramNotFoundError, TimeLimitError
 
 
 def run(
@@ -19,6 +19,7 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
+    time_limit: float | None = None,
 ) -> bytes:
     """Run a program to its end and return what it wrote to its standard output.
 
@@ -30,10 +31,12 @@ def run(
         cwd: Where to run it.
         env: Its whole environment; this process's own by default.
         stdin: What it reads from its standard input.
+        time_limit: After how many seconds to kill it; never by default.
 
     Raises:
         ProgramNotFoundError: If there is no such program.
         CommandError: If it ends with a status other than 0; the error shows what it printed.
+        TimeLimitError: If it was killed because of the time limit.
 
     """
     program = shutil.which(command[0])
@@ -55,16 +58,24 @@ def run(
                 # a session of its own, so that pip's children can be ended along with pip
                 start_new_session=True,
             )
-        stdout, stderr = process.communicate(stdin)
+        stdout, stderr = process.communicate(stdin, time_limit)
+    except subprocess.TimeoutExpired:
+        with _signals.ignored(), process:
+            _kill_tree(process)
+            stdout, stderr = process.communicate()
+        raise TimeLimitError(command, time_limit or 0, _join(stdout, stderr)) from None
     except BaseException:
         if process is not None:
             with _signals.ignored(), process:
                 _kill_tree(process)
         raise
     if process.returncode != 0:
-        output = "\n".join(part.decode("utf-8", "replace").strip() for part in (stdout, stderr))
-        raise CommandError(command, process.returncode, output)
+        raise CommandError(command, process.returncode, _join(stdout, stderr))
     return stdout
+
+
+def _join(stdout: bytes, stderr: bytes) -> str:
+    return "\n".join(part.decode("utf-8", "replace").strip() for part in (stdout, stderr))
 
 
 def _kill_tree(process: "subprocess.Popen[bytes]") -> None:

@@ -147,10 +147,17 @@ def _verify_release(
     tree = scratch / "tree"
     _index.unpack_sdist(archive, tree)
     before = _files(tree)
+    fitting = [patch for patch in series if _patches.is_for(patch, tree)]
     # outside of a repository of its own, `git apply` would look for one above and skip files that lie outside of it
     _git.init(tree)
     for number, patch in enumerate(series, start=1):
         report(f"{patch.name} ({number} of {len(series)})")
+        if patch not in fitting:
+            result.outcomes[patch.name] = "no docs"
+            # Its links have nothing to be put into; the pages that it adds are to be compared all the same
+            pages = [f"--include={name}" for name in _patches.added_files(patch)]
+            _git.git("apply", *pages, str(patch), cwd=tree)
+            continue
         if not _apply(result, tree, patch):
             for later in [*(path.name for path in series[number:]), _SAME_TEXT, _IN_PLACE, PYTORCH, FABRIC]:
                 result.outcomes[later] = "not tried"
@@ -260,12 +267,12 @@ def _compare(result: Result, tree: Path, added: set[str]) -> None:
 def _mirrored(checkout: Path) -> set[str]:
     """Return the checkout's files in the mirrored folders, without what git ignores."""
     try:
-        listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *_patches.MIRRORED)
+        listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *_patches.MIRRORED, _patches.DOCUMENTATION)
         return set(_git.names(_git.git(*listing, cwd=checkout)))
     except CommandError:  # not a git repository: an unpacked archive of this one
         return {
             f"{mirror}/{name}"
-            for mirror in _patches.MIRRORED
+            for mirror in (*_patches.MIRRORED, _patches.DOCUMENTATION)
             for name in _files(checkout / mirror)
             if not name.endswith(".pyc")
         }

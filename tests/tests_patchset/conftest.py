@@ -7,7 +7,6 @@ real one are its boundary, and are the only ones that are replaced. git is alway
 import io
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
@@ -93,19 +92,6 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for role in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{role}_NAME", "Someone Else")
         monkeypatch.setenv(f"GIT_{role}_EMAIL", "someone@example.com")
-
-
-@pytest.fixture(autouse=True)
-def _interruptible() -> Iterator[None]:
-    """Let signals be heard: in the background of a shell, or under nohup, the tests and all they start ignore some."""
-    before = {}
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        signum = getattr(signal, name, None)  # Windows has no SIGHUP
-        if signum is not None and signal.getsignal(signum) is signal.SIG_IGN:
-            before[signum] = signal.signal(signum, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
-    yield
-    for signum, handler in before.items():
-        signal.signal(signum, handler)
 
 
 @pytest.fixture
