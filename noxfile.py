@@ -99,6 +99,17 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site in build/docs, and check its spelling and its links; arguments go to sphinx-build."""
+    install(session, "docs", *group("docs"))
+    site = ROOT / "build" / "docs"
+    session.run("codespell", "docs", "README.md", "CHANGELOG.md")
+    session.run("sphinx-build", "-W", "-n", "--keep-going", *session.posargs, "docs", str(site))
+    session.run("linkchecker", "--no-status", "--config=docs/linkchecker.ini", str(site / "index.html"))
+    session.log(f"The site begins with {site / 'index.html'}")
+
+
+@nox.session
 def build(session: nox.Session) -> None:
     """Build wheel, sdist and a tarball of the patches in dist/; --tag vX.Y.Z checks that this is the version."""
     version = PYPROJECT["project"]["version"]

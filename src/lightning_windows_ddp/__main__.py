@@ -29,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0 if all is well, 1 if `verify` found a failure, `status` a Lightning that is not patched or
-        `doctor` something that would stop a job, 2 if the command could not be carried out, 128 and the number of the signal if it was interrupted.
+        `doctor` something that would stop a job, 2 if the command could not be carried out, 128 and the number of the
+        signal if it was interrupted.
 
     """
     for stream in (sys.stdout, sys.stderr):

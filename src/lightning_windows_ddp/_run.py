@@ -59,16 +59,15 @@ def run(
                 start_new_session=True,
             )
         stdout, stderr = process.communicate(stdin, time_limit)
-    except subprocess.TimeoutExpired:
+    except BaseException as error:
+        if process is None:
+            raise
         with _signals.ignored(), process:
             _kill_tree(process)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             stdout, stderr = process.communicate()
-        raise TimeLimitError(command, time_limit or 0, _join(stdout, stderr)) from None
-    except BaseException:
-        if process is not None:
-            with _signals.ignored(), process:
-                _kill_tree(process)
-        raise
+        raise TimeLimitError(command, error.timeout, _join(stdout, stderr)) from None
     if process.returncode != 0:
         raise CommandError(command, process.returncode, _join(stdout, stderr))
     return stdout

@@ -266,15 +266,13 @@ def _compare(result: Result, tree: Path, added: set[str]) -> None:
 
 def _mirrored(checkout: Path) -> set[str]:
     """Return the checkout's files in the mirrored folders, without what git ignores."""
+    mirrored = (*_patches.MIRRORED, _patches.DOCUMENTATION)
     try:
-        listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *_patches.MIRRORED, _patches.DOCUMENTATION)
+        listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *mirrored)
         return set(_git.names(_git.git(*listing, cwd=checkout)))
     except CommandError:  # not a git repository: an unpacked archive of this one
         return {
-            f"{mirror}/{name}"
-            for mirror in (*_patches.MIRRORED, _patches.DOCUMENTATION)
-            for name in _files(checkout / mirror)
-            if not name.endswith(".pyc")
+            f"{mirror}/{name}" for mirror in mirrored for name in _files(checkout / mirror) if not name.endswith(".pyc")
         }
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from lightning.fabric.strategies.launchers import exit_status
 from lightning.fabric.utilities import rendezvous_errors
-
 from lightning_windows_ddp import _patches
 
 ROOT = Path(__file__).resolve().parents[2]

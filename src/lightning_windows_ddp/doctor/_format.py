@@ -1,5 +1,6 @@
 """What the checks have found, as text for the screen and as JSON for bug reports."""
 
+import contextlib
 import getpass
 import json
 import os
@@ -63,10 +64,8 @@ def anonymize(text: str) -> str:
 
 def _own_names() -> list[str]:
     names = {socket.gethostname(), socket.gethostname().partition(".")[0], Path.home().name}
-    try:
+    with contextlib.suppress(OSError, KeyError, ImportError):  # neither a variable nor a table has the user's name
         names.add(getpass.getuser())
-    except (OSError, KeyError, ImportError):  # no variable names the user, and no table of users does
-        pass
     names |= {os.environ.get(name, "") for name in ("COMPUTERNAME", "USERDOMAIN")}
     return sorted((name for name in names if len(name) > 1), key=len, reverse=True)
 

@@ -49,8 +49,8 @@ def judge(dynamic: range | None, excluded: list[range]) -> Check:
     remedy = "Lower the lower end of /proc/sys/net/ipv4/ip_local_port_range."
     if sys.platform == "win32":
         remedy = (
-            "Hyper-V, WSL and Docker reserve ranges. As administrator: `net stop winnat`, then `netsh interface ipv4 set"
-            " dynamicport tcp start=49152 num=16384`, then `net start winnat`."
+            "Hyper-V, WSL and Docker reserve ranges. As administrator: `net stop winnat`, then `netsh interface ipv4"
+            " set dynamicport tcp start=49152 num=16384`, then `net start winnat`."
         )
     if free < _FEW:
         return Check(_NAME, "problem", found, remedy)

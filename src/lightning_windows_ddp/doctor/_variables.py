@@ -19,7 +19,7 @@ def check(environment: Mapping[str, str]) -> Check:
     """
     rank = [name for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE") if name in environment]
     if "LOCAL_RANK" in rank:
-        remedy = "Unset them: with them, Lightning believes that another launcher starts the ranks, and waits for those."
+        remedy = "Unset them: Lightning takes them for those of another launcher, and waits for ranks that it starts."
         return Check(_NAME, "problem", f"set: {', '.join(rank)}", remedy)
     port = environment.get("MASTER_PORT")
     if port is not None and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):

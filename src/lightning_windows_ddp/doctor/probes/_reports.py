@@ -2,10 +2,11 @@
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 
 def report(**facts: Any) -> None:
     """Report facts; they count even if the process crashes afterwards."""
-    with open(os.environ["LIGHTNING_WINDOWS_DDP_REPORTS"], "a", encoding="utf-8") as file:
+    with Path(os.environ["LIGHTNING_WINDOWS_DDP_REPORTS"]).open("a", encoding="utf-8") as file:
         file.write(json.dumps(facts) + "\n")

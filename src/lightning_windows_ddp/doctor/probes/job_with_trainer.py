@@ -5,6 +5,7 @@ The arguments are the accelerator and the package of Lightning to use.
 
 import importlib
 import sys
+from typing import List
 
 import torch
 from _reports import report
@@ -18,15 +19,15 @@ strategies = importlib.import_module(f"{package}.strategies")
 class Line(pl.LightningModule):
     """A line that is fitted to others."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(2, 1)
 
-    def training_step(self, batch, batch_index):
+    def training_step(self, batch: List[torch.Tensor], batch_index: int) -> torch.Tensor:
         """Return the loss."""
         return self.layer(batch[0]).pow(2).mean()
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer."""
         return torch.optim.SGD(self.parameters(), lr=0.01)
 

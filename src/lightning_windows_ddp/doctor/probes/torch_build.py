@@ -6,6 +6,8 @@ import os
 import platform
 import struct
 import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, Optional
 
 from _reports import report
 
@@ -17,18 +19,18 @@ _ADDED = {
 }
 
 
-def find_lightning():
+def find_lightning() -> Dict[str, bool]:
     """Return for each package of Lightning that would be imported whether the patches are in it."""
     found = {}
     for package, path in _ADDED.items():
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.submodule_search_locations:
             folders = list(spec.submodule_search_locations)
-            found[package] = any(os.path.isfile(os.path.join(folder, *path)) for folder in folders)
+            found[package] = any(Path(folder, *path).is_file() for folder in folders)
     return found
 
 
-def why_not(function, *arguments, **keywords):
+def why_not(function: Callable[..., object], *arguments: Any, **keywords: Any) -> Optional[str]:
     """Return why a function fails, or None if it does not."""
     try:
         function(*arguments, **keywords)

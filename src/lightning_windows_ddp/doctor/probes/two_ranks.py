@@ -12,7 +12,7 @@ from _reports import report
 _TIMEOUT = datetime.timedelta(seconds=60)
 
 
-def choose_meeting_point():
+def choose_meeting_point() -> None:
     """Set the variables that name it, as Lightning does for one machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -24,7 +24,7 @@ def choose_meeting_point():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
 
 
-def reduce(rank):
+def reduce(rank: int) -> float:
     """Meet the other rank, and return the sum."""
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2, timeout=_TIMEOUT)
     number = torch.tensor([rank + 1.0])

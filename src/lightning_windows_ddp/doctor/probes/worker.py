@@ -3,6 +3,8 @@
 import os
 import sys
 import time
+from pathlib import Path
+from typing import List
 
 from _reports import report
 from torch.utils.data import DataLoader, Dataset
@@ -11,16 +13,16 @@ from torch.utils.data import DataLoader, Dataset
 class Memory(Dataset):
     """Its one item is the number of the process that loads it, and that process' memory."""
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Return 1."""
         return 1
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> List[int]:
         """Return the numbers of the process."""
         return [os.getpid(), own_memory()]
 
 
-def own_memory():
+def own_memory() -> int:
     """Return the bytes that this process has for itself (on Windows: has committed), or 0 if that is not known."""
     if sys.platform == "win32":
         import ctypes
@@ -33,11 +35,10 @@ def own_memory():
         known = ctypes.windll.kernel32.K32GetProcessMemoryInfo(handle, numbers, ctypes.sizeof(numbers))
         return numbers[9] if known else 0
     try:
-        with open("/proc/self/smaps_rollup") as file:
-            lines = [line.split() for line in file if line.startswith("Private_")]
+        text = Path("/proc/self/smaps_rollup").read_text(encoding="utf-8")
     except OSError:
         return 0
-    return 1024 * sum(int(line[1]) for line in lines)
+    return 1024 * sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_"))
 
 
 if __name__ == "__main__":

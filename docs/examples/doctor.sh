@@ -1,0 +1,1 @@
+lightning-windows-ddp doctor train.py

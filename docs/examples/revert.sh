@@ -1,0 +1,1 @@
+lightning-windows-ddp revert
