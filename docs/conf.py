@@ -17,9 +17,10 @@ nitpick_ignore_regex = [(r"py:.*", r"(lightning|torch)\..*")]
 myst_heading_anchors = 3
 
 html_theme = "furo"
-html_title = "lightning-windows-ddp"
+html_title = "DDP on Windows"
 html_static_path = ["_static"]
 html_css_files = ["diagrams.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}
