@@ -5,6 +5,8 @@ import os
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from lightning_windows_ddp._errors import BadInputError, CommandError, ProgramNotFoundError
 from lightning_windows_ddp._run import run
@@ -43,6 +45,7 @@ class Distribution:
         root: The folder that its packages are installed in.
         info: Its folder `*.dist-info`.
         obstacle: Why it cannot be patched in place and what to do instead, or None.
+        source: The source tree that it is installed from, if it is editable.
         others: Distributions that own some of its files, too.
 
     """
@@ -52,6 +55,7 @@ class Distribution:
     root: Path
     info: Path
     obstacle: str | None
+    source: Path | None = None
     others: tuple["Distribution", ...] = ()
 
     @property
@@ -97,13 +101,13 @@ def find_installed(python: Path) -> list[Distribution]:
 
 def _distribution(entry: dict[str, str], frozen: bool) -> Distribution:
     root, info = Path(entry["root"]).resolve(), Path(entry["info"]).resolve()
-    obstacle = None
+    obstacle, source = None, _source_tree(entry["direct_url"])
     if frozen or not root.is_dir() or not info.is_dir():
         obstacle = (
             "it is part of an archive or a frozen program, whose files cannot be replaced. Patch the environment that"
             " this was made from, and make it again"
         )
-    elif _is_editable(entry["direct_url"]) or info.suffix != ".dist-info":
+    elif source is not None or info.suffix != ".dist-info":
         obstacle = (
             "it is installed from a source tree (editable). Apply the patches there with git, or make a patched fork"
             " with `lightning-windows-ddp fork` and install that"
@@ -113,11 +117,15 @@ def _distribution(entry: dict[str, str], frozen: bool) -> Distribution:
             "it has no RECORD of its files, so another tool than pip manages it. Install it with pip, in an environment"
             " of its own if need be"
         )
-    return Distribution(entry["name"], entry["version"], root, info, obstacle)
+    return Distribution(entry["name"], entry["version"], root, info, obstacle, source)
 
 
-def _is_editable(direct_url: str | None) -> bool:
-    return bool(direct_url and json.loads(direct_url).get("dir_info", {}).get("editable"))
+def _source_tree(direct_url: str | None) -> Path | None:
+    """Return the source tree of an editable installation (https://packaging.python.org, 'direct_url.json')."""
+    origin = json.loads(direct_url) if direct_url else {}
+    if not origin.get("dir_info", {}).get("editable"):
+        return None
+    return Path(url2pathname(urlsplit(origin["url"]).path))
 
 
 def choose(found: list[Distribution], names: list[str]) -> list[Distribution]:

@@ -18,7 +18,8 @@ class Status:
         version: Its release.
         location: The folder that its packages are installed in.
         line: The release line whose patches fit, or None if there is none.
-        state: `patched`, `patched by another version`, `not patched`, `interrupted` or `changed`.
+        state: `patched`, `patched by another version`, `not patched`, `interrupted`, `changed`, or `patched in its
+            source tree`: an editable installation that has all files that the patches add.
         patched_by: The version of this package that has patched it, or None.
         changed: The patched files that somebody has changed since.
         obstacle: Why it cannot be patched in place, or None.
@@ -36,8 +37,8 @@ class Status:
 
     @property
     def ok(self) -> bool:
-        """Whether it has the patches of this version of this package."""
-        return self.state == "patched"
+        """Whether it has the patches."""
+        return self.state in ("patched", "patched in its source tree")
 
     def describe(self) -> str:
         """Return a line for the user, and further ones for changed files."""
@@ -46,7 +47,7 @@ class Status:
         text = f"{self.name} {self.version} ({line}): {self.state}{by}, in {self.location}"
         if self.state == "interrupted":
             text += "\n  `apply` or `revert` puts that in order."
-        if self.obstacle:
+        if self.obstacle and not self.ok:
             text += f"\n  It cannot be patched in place: {self.obstacle}."
         return "\n".join([text, *(f"  changed: {path}" for path in self.changed)])
 
@@ -76,6 +77,10 @@ def _status(distribution: Distribution) -> Status:
         line, series = None, []
     found = Status(distribution.name, distribution.version, str(distribution.root), line, "not patched")
     found.obstacle = distribution.obstacle
+    if distribution.source is not None:
+        added = {name for patch in series for name in _patches.added_files(patch) if name.startswith("src/")}
+        if added and all((distribution.source / name).is_file() for name in added):
+            found.state = "patched in its source tree"
     journal = None if distribution.obstacle else _journal.read_journal(distribution)
     if journal is None:
         return found

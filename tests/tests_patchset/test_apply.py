@@ -305,6 +305,24 @@ def test_editable(site: Path, lightning: Path, cli: Any) -> None:
     assert "lightning-windows-ddp fork" in run.err
 
 
+def test_editable_fork(site: Path, lightning: Path, tmp_path: Path, cli: Any) -> None:
+    """`status` looks into the source tree, whose name may have letters that an address escapes."""
+    tree = tmp_path / "my fork"
+    tree.mkdir()
+    lightning.joinpath("direct_url.json").write_text(
+        json.dumps({"url": tree.as_uri(), "dir_info": {"editable": True}}), encoding="utf-8"
+    )
+    own = cli("status").out.splitlines()
+    assert "lightning 2.6.6 (line 2.6): not patched, in " in own[0]
+    assert "It cannot be patched in place" in own[1]
+    added = tree / "src/lightning/fabric/new/added.py"
+    added.parent.mkdir(parents=True)
+    added.write_text(ADDED, encoding="utf-8")
+    own = cli("status").out.splitlines()
+    assert "lightning 2.6.6 (line 2.6): patched in its source tree, in " in own[0]
+    assert not [line for line in own if "It cannot be patched in place" in line]
+
+
 def test_without_record(site: Path, lightning: Path, cli: Any) -> None:
     (lightning / "RECORD").unlink()
     run = cli("apply", "lightning")

@@ -40,7 +40,7 @@ def check(python: Path, facts: Facts) -> Check:
 
 
 def _is_fine(each: Status, facts: Facts) -> bool:
-    # Whether an editable installation is one of a patched fork, its own files tell
+    # An archive or a frozen program can hold the patches, too
     return each.ok or (each.obstacle is not None and _PACKAGES[each.name] in facts.patched)
 
 
