@@ -414,6 +414,7 @@ def test_main_guard(source: bytes, patched: str, unpatched: str) -> None:
     ("text", "wanted"),
     [
         (r"WinError 126: 'C:\Users\bob\torch\lib\shm.dll'", r"WinError 126: '...\shm.dll'"),
+        (r'File "C:\Users\bob of x\my env\lib\x.py", line 3', r'File "...\x.py", line 3'),
         ("in /home/bob/site-packages/torch/x.py, line 3", "in .../x.py, line 3"),
         ("failed to connect to [pc-of-bob.example]:29500", "failed to connect to [...]:29500"),
         ("10048 at 127.0.0.1, 2/3 of it", "10048 at 127.0.0.1, 2/3 of it"),

@@ -54,7 +54,8 @@ def as_json(checks: Sequence[Check], version: str) -> str:
 
 def anonymize(text: str) -> str:
     """Return a text without the names of this user, this host and the folders of absolute paths."""
-    # Only the last part of a path is left; that of a library tells what is missing
+    # Only the last part of a path is left; that of a library tells what is missing. In quotes, it may have spaces.
+    text = re.sub(r"([\"'])(?:[A-Za-z]:)?[\\/][^\"'\n]*([\\/][^\"'\n\\/]+)\1", r"\1...\2\1", text)
     text = re.sub(r"(?<![\w.])(?:[A-Za-z]:)?(?:[\\/][^\s\\/:*?\"'<>|,()\[\]]+)+(?=[\\/])", "...", text)
     text = re.sub(r"\[[^\[\]\s]+\]:(\d+)", r"[...]:\1", text)  # torch's way to print a host and a port
     for name in _own_names():
