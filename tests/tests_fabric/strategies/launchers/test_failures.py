@@ -77,6 +77,32 @@ def test_small_paging_file_comes_last_with_a_remedy(tmp_path):
     assert "enlarge the paging file" in last_lines(run)
 
 
+@pytest.mark.parametrize("start_method", ["popen", "spawn"])
+def test_ranks_look_after_their_workers(tmp_path, start_method):
+    """Where a signal tells that a worker has ended, PyTorch's own look at it every five seconds stays as it is."""
+    definitions = """
+    from lightning.fabric.strategies import DDPStrategy
+    from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+
+    def tell(fabric):
+        (seconds,) = _MultiProcessingDataLoaderIter._try_get_data.__defaults__
+        record("rank", rank=fabric.global_rank, seconds=seconds)
+    """
+    body = f"""
+    fabric = Fabric(accelerator="cpu", devices=2, strategy=DDPStrategy(start_method={start_method!r}))
+    if {start_method!r} == "spawn":
+        fabric.launch(tell)
+    else:
+        fabric.launch()
+        tell(fabric)
+    """
+    run = run_workers(tmp_path, definitions, body)
+    assert run.returncode == 0, run.output
+    seconds = 0.5 if sys.platform == "win32" else 5.0
+    assert sorted((each["rank"], each["seconds"]) for each in run.of("rank")) == [(0, seconds), (1, seconds)]
+
+
 def test_killed_worker_comes_last(tmp_path):
     """Where no process is left to tell, its exit status does."""
     definitions = """

@@ -92,8 +92,7 @@ def _be_part_of_job() -> None:
         _new_job(rank=None)
     _note_uncaught()
     _end_forked_workers()
-    if sys.platform == "win32":
-        _notice_dead_workers()
+    _notice_dead_workers()
 
 
 @lru_cache(maxsize=None)
@@ -106,16 +105,18 @@ def _end_forked_workers() -> None:
 
 @lru_cache(maxsize=None)
 def _notice_dead_workers() -> None:
-    """Let DataLoaders look after their workers each second: on Windows, no signal tells that one has ended.
+    """Let DataLoaders look after their workers twice a second on Windows, where no signal tells that one has ended.
 
-    PyTorch does so every five seconds, which can't be set.
+    PyTorch does so every five seconds, which can't be set. Runs in every rank.
 
     """
+    if sys.platform != "win32":
+        return
     from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter  # local import: it is torch's own
 
     method = getattr(_MultiProcessingDataLoaderIter, "_try_get_data", None)
     if getattr(method, "__defaults__", None) == (5.0,):
-        method.__defaults__ = (1.0,)  # type: ignore[union-attr]
+        method.__defaults__ = (0.5,)
 
 
 def _adopt_handed_over_job() -> None:
@@ -202,6 +203,7 @@ def _runs_rank(wrapping_function: Callable[..., Any]) -> Callable[..., Any]:
             parent_watch.end_with(_job.launcher, _job.folder)
         _interrupt_once()
         _end_forked_workers()
+        _notice_dead_workers()
         try:
             return wrapping_function(self, process_idx, *args, **kwargs)
         except BaseException as exception:
