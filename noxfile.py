@@ -62,7 +62,7 @@ def demo(session: nox.Session) -> None:
     install(session, "package", "--editable", str(ROOT))
     pristine, patched = make_fork(session, "pristine"), make_fork(session, hash_patches())
     # The demo itself swaps one fork for the other
-    install(session, "lightning", *group("demo"), "--editable", str(pristine))
+    install(session, "lightning", *group("demo"), *editable(pristine))
     with session.chdir(session.invoked_from):
         session.run(
             "python",
@@ -81,7 +81,7 @@ def bench(session: nox.Session) -> None:
     """Measure how fast ranks and workers start and what they are handed; arguments are --pairs N for the former."""
     install(session, "package", "--editable", str(ROOT))
     pristine, patched = make_fork(session, "pristine"), make_fork(session, hash_patches())
-    install(session, "lightning", *group("bench"), "--editable", str(patched))
+    install(session, "lightning", *group("bench"), *editable(patched))
     for script in ("worker_start.py", "first_step.py"):
         command = ["python", f"benchmarks/{script}", str(pristine), str(patched), *session.posargs]
         session.run(*command, interrupt_timeout=TIME_TO_END)
@@ -93,7 +93,7 @@ def faults(session: nox.Session) -> None:
     """Break jobs in every way, on both forks; --all, --only TEXT, --no-pristine, --json FILE say which."""
     install(session, "package", "--editable", str(ROOT))
     pristine, patched = make_fork(session, "pristine"), make_fork(session, hash_patches())
-    install(session, "lightning", *group("bench"), "--editable", str(patched))
+    install(session, "lightning", *group("bench"), *editable(patched))
     command = ["python", "-m", "faults", str(pristine), str(patched), *session.posargs]
     session.run(*command, interrupt_timeout=TIME_TO_END)
 
@@ -139,9 +139,9 @@ def install_patched(session: nox.Session) -> None:
     """Install this package, the patched Lightning and what the tests need."""
     install(session, "package", "--editable", str(ROOT))
     patched = make_fork(session, hash_patches())
-    requirements = [*group("tests"), "--editable", str(patched)]
-    if VERSION.startswith("2.0."):
-        # It asks for the rest itself, but not for releases of these that still have what importing it uses
+    requirements = [*group("tests"), *editable(patched)]
+    if VERSION.startswith(("2.0.", "2.1.")):
+        # They ask for the rest themselves, but not for releases of these that still have what importing them uses
         requirements += [pin for pin in group("lightning-2-0") if pin.startswith(("lightning-cloud", "setuptools"))]
     install(session, "lightning", *requirements)
 
@@ -198,6 +198,12 @@ def make_fork(session: nox.Session, variant: str) -> Path:
         if not other.name.endswith(("-pristine", f"-{hash_patches()}")):
             remove(other)
     return fork
+
+
+def editable(fork: Path) -> list[str]:
+    """Return the arguments for pip that install a fork, and build it with what it can be built with."""
+    constraints = fork / ".git" / "info" / "build-constraints.txt"
+    return ["--editable", str(fork), *(["--build-constraint", str(constraints)] if constraints.is_file() else [])]
 
 
 def hash_patches() -> str:

@@ -296,6 +296,9 @@ def install(fork: Path) -> None:
     """Install a fork of Lightning into the environment of this interpreter, in place of the one that is there."""
     say(f"Installing {fork} ...")
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "--editable", str(fork)]
+    constraints = fork / ".git" / "info" / "build-constraints.txt"  # releases before 2.6 need an older setuptools
+    if constraints.is_file():
+        command += ["--build-constraint", str(constraints)]
     pip = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace")
     if pip.returncode != 0:
         raise SystemExit(f"{fork} could not be installed. pip says:\n{pip.stdout}")

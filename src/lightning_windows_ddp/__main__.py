@@ -13,7 +13,7 @@ from pathlib import Path
 from lightning_windows_ddp._apply import Done, apply, revert
 from lightning_windows_ddp._errors import Stopped, ToolError
 from lightning_windows_ddp._export import export
-from lightning_windows_ddp._fork import fork
+from lightning_windows_ddp._fork import BUILD_CONSTRAINTS, fork
 from lightning_windows_ddp._status import status
 from lightning_windows_ddp._translate import DISTRIBUTIONS
 from lightning_windows_ddp._upstream import URL
@@ -101,6 +101,8 @@ def _fork(arguments: argparse.Namespace) -> int:
     kind = "pristine" if arguments.pristine else "patched"
     print(f"{destination} holds lightning {arguments.version}, {kind}. Install it with:")
     command = ["pip", "install", "-e", str(made)]
+    if (made / BUILD_CONSTRAINTS).is_file():
+        command += ["--build-constraint", str(made / BUILD_CONSTRAINTS)]
     print("  " + (subprocess.list2cmdline(command) if os.name == "nt" else shlex.join(command)))
     return 0
 

@@ -23,6 +23,9 @@ __pycache__/
 lightning_logs/
 """
 
+# In a fork: what pip is to build it with, if not with the newest
+BUILD_CONSTRAINTS = ".git/info/build-constraints.txt"
+
 
 def fork(
     version: str,
@@ -74,6 +77,7 @@ def fork(
             report(f"[4/{steps}] applying {patch.name} ({number} of {len(series)})")
             _apply(tree, patch, version)
         _guard_generated(tree)
+        _constrain_build(tree)
         move_folder(tree, destination)
     return destination
 
@@ -129,6 +133,16 @@ def _apply(tree: Path, patch: Path, version: str) -> None:
             f"{patch.name} does not apply to lightning {version}, so there is no patched fork of this release yet."
             f" Use another release of the line. git says:\n{error.output}"
         ) from None
+
+
+def _constrain_build(tree: Path) -> None:
+    """Write what `pip install -e` needs in order to build the fork today.
+
+    Releases before 2.6 are built with `pkg_resources`, which setuptools has no more since release 82.
+    """
+    assistant = tree / ".actions" / "assistant.py"
+    if assistant.is_file() and "pkg_resources" in assistant.read_text(encoding="utf-8"):
+        (tree / BUILD_CONSTRAINTS).write_text("setuptools<82\n", encoding="utf-8", newline="\n")
 
 
 def _guard_generated(tree: Path) -> None:

@@ -50,6 +50,20 @@ def test_first_commit_is_the_release_byte_for_byte(
     assert git(fork, "status", "--porcelain") == ""
 
 
+@pytest.mark.parametrize("uses", ["pkg_resources", "packaging"])
+def test_command_that_installs_it(uses: str, tmp_path: Path, index: dict[str, Path], make_sdist: Any, cli: Cli) -> None:
+    """Releases whose build uses what setuptools has no more are to be built with an older one."""
+    index["2.5.6"] = make_sdist("2.5.6", {".actions/assistant.py": f"import {uses}\n".encode()})
+    fork = tmp_path / "fork"
+    command = cli("fork", "2.5.6", fork, "--pristine").out.splitlines()[-1]
+    assert "pip install -e" in command
+    constraints = fork / ".git" / "info" / "build-constraints.txt"
+    assert constraints.is_file() == ("--build-constraint" in command) == (uses == "pkg_resources")
+    if uses == "pkg_resources":
+        assert str(constraints) in command
+        assert constraints.read_text(encoding="utf-8") == "setuptools<82\n"
+
+
 def test_one_commit_for_each_patch_and_the_same_ids_each_time(
     tmp_path: Path, patched: Path, cli: Cli, git: Git, monkeypatch: pytest.MonkeyPatch
 ) -> None:
