@@ -1,7 +1,6 @@
 """Parse the command line, call what was asked for, print what came out. Nothing else is done here."""
 
 import argparse
-import importlib.metadata
 import json
 import os
 import shlex
@@ -18,6 +17,7 @@ from lightning_windows_ddp._status import status
 from lightning_windows_ddp._translate import DISTRIBUTIONS
 from lightning_windows_ddp._upstream import URL
 from lightning_windows_ddp._verify import format_results, verify
+from lightning_windows_ddp._version import own_version
 from lightning_windows_ddp.doctor import Plan, as_json, as_text, examine, is_fit
 
 
@@ -84,8 +84,7 @@ def _status(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     plan = Plan(arguments.python, arguments.script, arguments.devices, arguments.workers, arguments.time_limit)
     checks = examine(plan, report=_report)
-    version = importlib.metadata.version("lightning-windows-ddp")
-    print(as_json(checks, version) if arguments.json else as_text(checks))
+    print(as_json(checks, own_version()) if arguments.json else as_text(checks))
     return 0 if is_fit(checks) else 1
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import importlib.metadata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,8 @@ from lightning_windows_ddp._errors import InstallationError
 from lightning_windows_ddp._hunks import Change, apply_series
 from lightning_windows_ddp._installed import Distribution, choose, find_installed
 from lightning_windows_ddp._translate import has_file
+from lightning_windows_ddp._version import own_version
 
-_PACKAGE = "lightning-windows-ddp"
 _SHOWN = 10
 
 
@@ -199,7 +198,7 @@ def _carry_out(plan: _Plan, report: Callable[[str], None]) -> None:
             _roll_back(plan.journal)
         _journal.remove_leftovers(distribution)
         try:
-            journal = _journal.begin(distribution, plan.changes, _version(), plan.patches)
+            journal = _journal.begin(distribution, plan.changes, own_version(), plan.patches)
             _journal.carry_out(journal, plan.changes)
         except BaseException:
             with _signals.ignored():
@@ -214,14 +213,6 @@ def _roll_back(journal: _journal.Journal) -> None:
     outcome = "is restored in part only, which the next `apply` or `revert` puts in order"
     with _report_system_errors(journal.distribution, outcome):
         _journal.roll_back(journal)
-
-
-def _version() -> str:
-    """Return the version of this package."""
-    try:
-        return importlib.metadata.version(_PACKAGE)
-    except importlib.metadata.PackageNotFoundError:
-        return "a source tree"  # that is run without being installed
 
 
 @contextlib.contextmanager

@@ -353,7 +353,7 @@ def test_rank_that_hangs(probe: Probe, in_children: Callable[[str], None], tmp_p
     deed = f"open({str(note)!r}, 'w').write(str(os.getpid())); __import__('threading').Event().wait()"
     in_children(STRIKE.format(condition="'1' in sys.orig_argv[-1:]", deed=deed))
     check = _trials.reduce_over_two_ranks(Probe(probe.python, probe.folder, 20.0), FINE)
-    assert (check.outcome, check.found) == ("problem", "did not come to an end in time")
+    assert (check.outcome, check.found) == ("problem", "did not come to an end in time"), check.details
     hanging = int(note.read_text())
     psutil.wait_procs([psutil.Process(hanging)] if psutil.pid_exists(hanging) else [], timeout=LIMIT)
     assert not psutil.pid_exists(hanging)

@@ -59,7 +59,8 @@ def test_script_runs(page: str, tmp_path: Path) -> None:
     assert code is not None
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(code[1]), encoding="utf-8")
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
+    command = [sys.executable, script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "`Trainer.fit` stopped: `max_epochs=2` reached." in done.stdout + done.stderr
 

@@ -85,7 +85,7 @@ def _resolve(name: str) -> list[str]:
 def _is_own(host: str) -> bool:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((host, 0))
     except OSError:
         # A link-local address needs the interface that we have cut off
