@@ -152,18 +152,21 @@ def _torch_settings() -> List[_Setting]:
     ]
 
 
-def _capture() -> Dict[str, Any]:
+def _capture(inherited: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
     """Capture all but the states of random number generators, as objects of built-in types.
 
     Runs in every process that starts another one: the launcher, and a rank for each of its workers. Never fails: what
     the installed version of torch does not have, or refuses to tell, is left out.
+
+    Args:
+        inherited: What this process was handed itself, if it was. What of it still waits for an import is handed on.
 
     """
     # local import: this file also runs in processes that do without Lightning
     from lightning.fabric.utilities.rank_zero import rank_zero_only
 
     return {
-        "torch": _capture_torch(),
+        "torch": {**_capture_torch(), **_waiting(inherited)},
         "warning_filters": _encode_filters(),
         "logger_levels": _get_logger_levels(),
         "rank": rank_zero_only.rank,
@@ -207,6 +210,12 @@ def _is_known(state: Dict[str, Any]) -> bool:
     """Whether a state that another process has captured can be restored by this version of the module."""
     names = {setting.name for setting in _torch_settings()}
     return set(state) == {"torch", "warning_filters", "logger_levels", "rank"} and names.issuperset(state["torch"])
+
+
+def _waiting(inherited: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+    if inherited is None or _COMPILER in sys.modules:
+        return {}
+    return {name: value for name, value in inherited["torch"].items() if name.startswith(_COMPILER)}
 
 
 def _capture_torch() -> Dict[str, Any]:

@@ -150,7 +150,7 @@ class _PreparationData:
         data = self._get_preparation_data(name)
         if _KEY in data or not os.path.isfile(main_script.__file__):
             return data
-        state = global_state._capture()
+        state = global_state._capture(_inherited_state())
         # The caller is the standard library's, and the only one that knows what it is about to start
         ties = _ties_of(sys._getframe(1).f_locals.get("process_obj"))
         path, module = data.get("init_main_from_path"), data.get("init_main_from_name")
@@ -239,6 +239,13 @@ class _MainScriptPath(str):
 
     def __reduce__(self) -> Tuple[Callable[..., Any], Tuple[str]]:
         return str, (str(self),)
+
+
+def _inherited_state() -> Optional[Dict[str, Any]]:
+    """Return the global state that this process was handed, or ``None`` if it was not started with an inheritance."""
+    kept = sys.modules.get(main_script.KEPT_NAME)
+    state = None if kept is None else kept.main_script.state
+    return None if state is None else state._state
 
 
 def _is_imported_by_children(path: Optional[str], module: Optional[str]) -> bool:
