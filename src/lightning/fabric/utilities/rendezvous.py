@@ -13,10 +13,13 @@
 # limitations under the License.
 """Where the ranks meet: the store that rank 0 serves on the main port, and the process group that is made with it."""
 
+import atexit
 import os
+import sys
+import threading
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional
 
 import torch
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+_TIME_TO_DESTROY = 1.0  # seconds
 _RANK_KEY = "lightning/rank_{}"  # in the store: the note of a rank that has come
 
 _own_interface: Optional[str] = None
@@ -59,6 +63,7 @@ def _meets_at_main_port(init_dist_connection: Callable[..., None]) -> Callable[.
         size = world_size if world_size is not None else cluster_environment.world_size()
         with _at_meeting_point(cluster_environment, rank, size, kwargs.get("timeout")):
             init_dist_connection(cluster_environment, torch_distributed_backend, rank, size, **kwargs)
+        _destroy_process_group_at_exit()
 
     return meet
 
@@ -90,6 +95,38 @@ def _at_meeting_point(
         store = None  # the process group has its own, and the server is to end with it
         if claim is not None:
             claim.let_go()
+
+
+@lru_cache(maxsize=None)
+def _destroy_process_group_at_exit() -> None:
+    """Let a process group of gloo's end before the interpreter does; runs in every rank.
+
+    The threads of gloo drop the tensors of finished collectives in their own time. If they do when the interpreter has
+    begun to end, up to Python 3.13 the process aborts: 'terminate called without an active exception'. Threads are
+    ended otherwise on Windows. Source: https://github.com/pytorch/pytorch/issues/190489
+
+    A group that something else holds, such as a model in :class:`~torch.nn.parallel.DistributedDataParallel`, stays.
+
+    """
+    if sys.platform == "win32" or not torch.distributed.is_available():
+        return
+    begins, ends = threading.Event(), threading.Event()
+
+    def destroy() -> None:
+        begins.wait()
+        try:
+            if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
+                torch.distributed.destroy_process_group()
+        finally:
+            ends.set()
+
+    def wait_until_destroyed() -> None:
+        begins.set()
+        ends.wait(_TIME_TO_DESTROY)  # a collective that not all ranks take part in may not end
+
+    # Started now, because Python 3.12 and later start no thread at exit
+    threading.Thread(target=destroy, name="destroy-process-group", daemon=True).start()
+    atexit.register(wait_until_destroyed)
 
 
 def _leave_process_group() -> None:

@@ -323,10 +323,7 @@ def meet_again(fabric):
     assert "ResourceWarning" not in run.output
 
 
-@pytest.mark.parametrize("start_method", START_METHODS[:3])
-def test_other_libraries_make_the_process_group(start_method, tmp_path):
-    """Strategies that make it without Lightning's help find rank 0's store at the port that was claimed."""
-    definitions = """
+OTHER_STRATEGY = """
 class OtherStrategy(DDPStrategy):
     def _setup_distributed(self):
         self._set_world_ranks()
@@ -335,7 +332,25 @@ class OtherStrategy(DDPStrategy):
 
 DDPStrategy = OtherStrategy
 """
-    assert_met(run_launch(tmp_path, f"launch({start_method!r})", definitions))
+
+
+@pytest.mark.parametrize("start_method", START_METHODS[:3])
+def test_other_libraries_make_the_process_group(start_method, tmp_path):
+    """Strategies that make it without Lightning's help find rank 0's store at the port that was claimed."""
+    assert_met(run_launch(tmp_path, f"launch({start_method!r})", OTHER_STRATEGY))
+
+
+@pytest.mark.parametrize("start_method", START_METHODS[:2])
+@pytest.mark.parametrize("definitions", ["", OTHER_STRATEGY], ids=["lightning", "other"])
+def test_rank_exits_right_after_a_collective(definitions, start_method, tmp_path):
+    """The threads of gloo have dropped all tensors when the interpreter ends, which they would abort otherwise."""
+    definitions += """
+def reduce_many(fabric):
+    meet(fabric)
+    torch.distributed.all_reduce_coalesced([torch.ones(1) for _ in range(20000)])
+"""
+    run = run_launch(tmp_path, f"launch({start_method!r}, function=reduce_many)", definitions)
+    assert_met(run)
 
 
 @pytest.mark.parametrize("start_method", START_METHODS[:2])

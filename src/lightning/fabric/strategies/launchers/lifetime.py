@@ -32,6 +32,7 @@ from lightning.fabric.strategies.launchers.failures import _explain
 from lightning.fabric.strategies.launchers.interrupts import _INTERRUPTS, _next_interrupt
 from lightning.fabric.strategies.launchers.job_object import _join_job_object
 from lightning.fabric.utilities.lone_shutdown import _shutdown_alone
+from lightning.fabric.utilities.rendezvous import _destroy_process_group_at_exit
 
 _HANDED_OVER = "LIGHTNING_RANK_OF"  # what a launcher tells a rank that it starts by running the script again
 
@@ -126,6 +127,7 @@ def _adopt_handed_over_job() -> None:
     launcher, folder, rank = json.loads(os.environ.pop(_HANDED_OVER))
     _job = _Job(launcher, folder, rank)
     parent_watch.end_with(launcher, folder)
+    _destroy_process_group_at_exit()
 
 
 def _hand_over_job(environment: Dict[str, str], num_processes: int) -> None:
@@ -139,6 +141,7 @@ def _hand_over_job(environment: Dict[str, str], num_processes: int) -> None:
     local_rank = int(environment["LOCAL_RANK"])
     if local_rank == 1:
         _new_job(_first_rank(num_processes))
+        _destroy_process_group_at_exit()
     job = _job
     assert job is not None
     environment["PYTHONWARNINGS"] = _without_leak_warnings(environment)
@@ -204,6 +207,7 @@ def _runs_rank(wrapping_function: Callable[..., Any]) -> Callable[..., Any]:
         _interrupt_once()
         _end_forked_workers()
         _notice_dead_workers()
+        _destroy_process_group_at_exit()
         try:
             return wrapping_function(self, process_idx, *args, **kwargs)
         except BaseException as exception:
