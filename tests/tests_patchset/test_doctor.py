@@ -19,6 +19,7 @@ from lightning_windows_ddp.doctor._format import anonymize, as_text
 from lightning_windows_ddp.doctor._probe import Probe
 from lightning_windows_ddp.doctor._torch import Facts
 from tests_fabric.helpers.namespaces import on_machine, skip_without_namespaces, write_hosts
+from tests_fabric.helpers.needs import is_wine
 from tests_patchset.installations import install, write_series
 
 LIMIT = 300.0  # seconds; nothing here comes near it, but in Wine
@@ -347,6 +348,7 @@ def test_rank_that_is_ended(probe: Probe, in_children: Callable[[str], None]) ->
     assert check.outcome == "problem"
 
 
+@pytest.mark.skipif(is_wine(), reason="Requires: [a taskkill that ends the children, too]")
 def test_rank_that_hangs(probe: Probe, in_children: Callable[[str], None], tmp_path: Path) -> None:
     """It is ended, and so is the rank that has started it."""
     note = tmp_path / "pid"
@@ -386,6 +388,7 @@ def test_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory is not None
     assert 0 < memory.free <= memory.total
     assert _memory.check(1, 2, 2).outcome == "ok"
+    assert _memory.check(0, 2, 2).outcome == "note"  # where a process is not told what it has, such as macOS
     assert _memory.check(memory.free // 8, 2, 2).outcome == "note"
     check = _memory.check(memory.free // 4, 2, 2)
     assert check.outcome == "problem"

@@ -31,13 +31,13 @@ def check(worker: int | None, devices: int, workers: int) -> Check:
     """Check that there is memory for a job.
 
     Args:
-        worker: What a worker was seen to need, in bytes, or None if none came up.
+        worker: What a worker was seen to need, in bytes, 0 if that is not known, or None if none came up.
         devices: How many ranks the job has.
         workers: How many workers each rank has.
 
     """
     memory = read()
-    if memory is None or worker is None:
+    if memory is None or not worker:
         return Check(_NAME, "skipped" if worker is None else "note", "" if worker is None else "can't be measured here")
     # A rank needs more than a worker, by what its model needs: that is the user's to add
     processes = devices * (1 + workers)

@@ -19,7 +19,8 @@ def start_worker(probe: Probe, facts: Facts) -> tuple[Check, int | None]:
     """Let a spawned worker load data, with torch alone.
 
     Returns:
-        The check, and the memory that the worker had for itself, in bytes, or None if that is not known.
+        The check, and the memory that the worker had for itself, in bytes: 0 if that is not known, or None if it did
+        not come up.
 
     """
     name = "worker"

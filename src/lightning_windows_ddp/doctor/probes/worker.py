@@ -47,4 +47,4 @@ if __name__ == "__main__":
     pid, memory = map(int, next(iter(loader)))
     if pid == os.getpid():
         sys.exit("The item was loaded in the main process.")
-    report(done=True, seconds=time.perf_counter() - start, memory=memory or None)
+    report(done=True, seconds=time.perf_counter() - start, memory=memory)
