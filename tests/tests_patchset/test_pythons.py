@@ -44,7 +44,12 @@ for name in ("torch", "torch.utils", "lightning", "lightning.fabric", "lightning
     stand_in(name)
 stand_in("torch.utils.data", get_worker_info=lambda: None)
 stand_in("torch.utils.data.dataloader", _MultiProcessingDataLoaderIter=None)
-stand_in("lightning.fabric.utilities.rank_zero", rank_zero_only=rank_zero_only)
+stand_in(
+    "lightning.fabric.utilities.rank_zero",
+    rank_zero_info=print,
+    rank_zero_only=rank_zero_only,
+    rank_zero_warn=print,
+)
 stand_in("torch.multiprocessing")
 stand_in("torch.multiprocessing.spawn", ProcessException=Exception)
 stand_in("lightning.fabric.strategies")
