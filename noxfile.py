@@ -142,7 +142,8 @@ def install_patched(session: nox.Session) -> None:
     requirements = [*group("tests"), *editable(patched)]
     if VERSION.startswith(("2.0.", "2.1.")):
         # They ask for the rest themselves, but not for releases of these that still have what importing them uses
-        requirements += [pin for pin in group("lightning-2-0") if pin.startswith(("lightning-cloud", "setuptools"))]
+        own = [pin for pin in group("lightning-2-0") if pin.startswith(("lightning-cloud", "psutil", "setuptools"))]
+        requirements = [*(pin for pin in requirements if not pin.startswith("psutil")), *own]
     install(session, "lightning", *requirements)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lightning_windows_ddp import _journal
+from tests_fabric.helpers.needs import is_wine
 from tests_patchset.installations import ADDED, FABRIC, PYTORCH, install, write_series
 
 Snapshot = Callable[[Path], dict[str, bytes | None]]
@@ -212,6 +213,7 @@ def test_line_ends_are_kept(site: Path, lightning: Path, cli: Any) -> None:
     assert record.read_bytes().count(b"\r\n") == record.read_bytes().count(b"\n")
 
 
+@pytest.mark.skipif(is_wine(), reason="Requires: [file locks that others cannot have, too]")
 def test_two_at_the_same_time(site: Path, lightning: Path, cli: Any, snapshot: Snapshot) -> None:
     before = snapshot(site)
     code = """
