@@ -19,9 +19,15 @@ import sys
 
 import pytest
 
+from lightning.fabric.utilities.store import _takes_listener
+
 
 def needs(
-    start_method: str = "spawn", libuv: bool = False, port_owners: bool = False, windows: bool = False
+    start_method: str = "spawn",
+    listener: bool = False,
+    libuv: bool = False,
+    port_owners: bool = False,
+    windows: bool = False,
 ) -> pytest.MarkDecorator:
     """Skip a test where the machine lacks what it needs, and say what that is.
 
@@ -29,6 +35,7 @@ def needs(
 
     Args:
         start_method: A start method of :mod:`multiprocessing`. Windows has ``"spawn"`` only.
+        listener: Whether torch's store has to take a socket that listens, which it does not in release 2.0.
         libuv: Whether torch needs libuv, which no build for Windows has. The launcher ``torchrun`` insists on it.
         port_owners: Whether the system has to tell which process listens on a port. Wine 8 does not.
         windows: Whether it is about Windows.
@@ -37,6 +44,8 @@ def needs(
     missing = []
     if start_method not in multiprocessing.get_all_start_methods():
         missing.append(f"the start method '{start_method}'")
+    if listener and not _takes_listener():
+        missing.append("a torch whose store takes a socket that listens")
     if libuv and sys.platform == "win32":
         missing.append("a torch with libuv")
     if port_owners and is_wine():

@@ -23,6 +23,7 @@ from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.fabric.utilities import main_address
 from lightning.fabric.utilities.main_address import _check_localhost, _loopback_interface, _resolve
 from lightning.fabric.utilities.main_port import _bind, _claim_main_port
+from tests_fabric.helpers.needs import needs
 from tests_fabric.strategies.launchers.conftest import leave_nothing_behind  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("leave_nothing_behind")
@@ -73,6 +74,7 @@ def test_order_of_addresses():
         assert _resolve("nowhere") == []
 
 
+@needs(listener=True)
 @pytest.mark.parametrize(
     ("found", "bindable", "listens_on", "exported"),
     [

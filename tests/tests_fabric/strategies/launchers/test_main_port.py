@@ -144,6 +144,7 @@ multiprocessing_launcher._claim_main_port = subprocess_launcher._claim_main_port
 """
 
 
+@needs(listener=True)
 @pytest.mark.parametrize("start_method", START_METHODS)
 def test_port_is_owned_from_choice_to_use(start_method, tmp_path):
     """A process that learns of the port the moment when it is chosen can't take it before rank 0 uses it."""
