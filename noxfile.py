@@ -78,14 +78,13 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure how fast ranks and workers start and what they are handed; arguments are --pairs N for the former."""
+    """Measure how fast ranks and workers start, on both forks; --only NAME ..., --rounds N, --json FILE."""
     install(session, "package", "--editable", str(ROOT))
     pristine, patched = make_fork(session, "pristine"), make_fork(session, hash_patches())
     install(session, "lightning", *group("bench"), *editable(patched))
-    for script in ("worker_start.py", "first_step.py"):
-        command = ["python", f"benchmarks/{script}", str(pristine), str(patched), *session.posargs]
-        session.run(*command, interrupt_timeout=TIME_TO_END)
-    session.run("python", "benchmarks/hand_over.py", str(patched), interrupt_timeout=TIME_TO_END)
+    install(session, "photographs", "--no-deps", *group("photographs"))
+    command = ["python", "-m", "benchmarks", str(pristine), str(patched), *session.posargs]
+    session.run(*command, interrupt_timeout=TIME_TO_END)
 
 
 @nox.session
@@ -93,7 +92,7 @@ def faults(session: nox.Session) -> None:
     """Break jobs in every way, on both forks; --all, --only TEXT, --no-pristine, --json FILE say which."""
     install(session, "package", "--editable", str(ROOT))
     pristine, patched = make_fork(session, "pristine"), make_fork(session, hash_patches())
-    install(session, "lightning", *group("bench"), *editable(patched))
+    install(session, "lightning", *group("faults"), *editable(patched))
     command = ["python", "-m", "faults", str(pristine), str(patched), *session.posargs]
     session.run(*command, interrupt_timeout=TIME_TO_END)
 

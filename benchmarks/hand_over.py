@@ -5,7 +5,6 @@ is a new process that has imported torch and Lightning, as it has when its scrip
 
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -13,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pairs import describe_machine
+WORKERS = 20
 
 RANK = """
 import json
@@ -55,13 +54,15 @@ print(json.dumps(1000 * (time.perf_counter() - started)))
 """
 
 
-def main() -> None:
-    """Run the benchmark and print the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("patched", type=Path, help="the fork with the patches")
-    parser.add_argument("--workers", type=int, default=20, help="how many workers to start (default: 20)")
-    arguments = parser.parse_args()
-    environment = {**os.environ, "PYTHONPATH": str(arguments.patched / "src"), "OMP_NUM_THREADS": "1"}
+def print_hand_over(patched: Path) -> None:
+    """Run the benchmark and print the medians.
+
+    Args:
+        patched: The fork with the patches.
+
+    """
+    source = os.pathsep.join(filter(None, [str(patched / "src"), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
 
     in_rank, in_worker, size = [], [], 0
     rank = subprocess.Popen(
@@ -69,7 +70,7 @@ def main() -> None:
     )
     with rank:
         assert rank.stdin is not None and rank.stdout is not None
-        for _ in range(arguments.workers):
+        for _ in range(WORKERS):
             print(file=rank.stdin, flush=True)
             milliseconds, pickled = json.loads(rank.stdout.readline())
             in_rank.append(milliseconds)
@@ -84,10 +85,7 @@ def main() -> None:
             )
             in_worker.append(json.loads(worker.stdout))
     total = [sum(pair) for pair in zip(in_rank, in_worker, strict=True)]
+    print("\nWhat it costs to hand a worker the global state\n")
     print(f"in the rank {statistics.median(in_rank):.2f} ms, in the worker {statistics.median(in_worker):.2f} ms,")
     print(f"together {statistics.median(total):.2f} ms (at most {max(total):.2f} ms), {size / 1000:.1f} kB")
-    print(f"medians of {arguments.workers} workers; {describe_machine()}")
-
-
-if __name__ == "__main__":
-    main()
+    print(f"Medians of {WORKERS} workers.")

@@ -7,7 +7,7 @@ sys.path.append(str(Path(__file__).parent / "_ext"))
 
 project = "lightning-windows-ddp"
 author = "The lightning-windows-ddp team"
-extensions = ["myst_parser", "sphinxcontrib.svgbob", "patch_set"]
+extensions = ["myst_parser", "sphinxcontrib.svgbob", "patch_set", "measured"]
 root_doc = "index"
 exclude_patterns = ["README.md"]
 

@@ -11,6 +11,8 @@ from lightning_windows_ddp._errors import Stopped, ToolError
 from testbed._downloads import PYTHON, torch_versions
 from testbed._selection import ALL, SELECTION
 
+_ON_FORKS = {"faults": "faults", "bench": "benchmarks"}  # what to run, and the module that does
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
@@ -45,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     # Local imports: only Linux has what these modules need
     from testbed._bed import cache_folder, locked, set_up
-    from testbed._checks import break_jobs, reproduce, run_tests
+    from testbed._checks import reproduce, run_on_forks, run_tests
 
     cache = cache_folder()
     with locked(cache, _report):
@@ -55,8 +57,9 @@ def _check(arguments: argparse.Namespace) -> int:
             return 0
         arguments.results.mkdir(parents=True, exist_ok=True)
         status = 0
-        if arguments.only == "faults":
-            ok = break_jobs(bed, arguments.pristine, arguments.patched, arguments.pytest, _report)
+        if arguments.only in _ON_FORKS:
+            module = _ON_FORKS[arguments.only]
+            ok = run_on_forks(bed, module, arguments.pristine, arguments.patched, arguments.pytest, _report)
             return 0 if ok else 1
         if arguments.only != "tests":
             surprises = reproduce(bed, arguments.pristine, arguments.patched, arguments.results / "demo.json")
@@ -81,13 +84,17 @@ def _parser() -> argparse.ArgumentParser:
         "--torch", choices=versions, default=versions[0], help=f"the version of torch (default: {versions[0]})"
     )
     parser.add_argument("--all", action="store_true", help="run all tests instead of one of each kind")
-    parser.add_argument("--only", choices=["demo", "tests", "faults"], help="run this part alone; faults run only so")
+    parser.add_argument(
+        "--only",
+        choices=["demo", "tests", *_ON_FORKS],
+        help="run this part alone; faults and bench run only so",
+    )
     parser.add_argument(
         "--results", type=Path, metavar="FOLDER", required=True, help="where to write demo.json and junit.xml"
     )
     parser.add_argument("--pristine", type=Path, metavar="FORK", help="the fork of the pristine release")
     parser.add_argument("--patched", type=Path, metavar="FORK", help="the fork with the patches")
-    parser.add_argument("pytest", nargs="*", metavar="-- ARGUMENT", help="arguments for pytest or the faults")
+    parser.add_argument("pytest", nargs="*", metavar="-- ARGUMENT", help="arguments for pytest, faults or bench")
     return parser
 
 

@@ -77,28 +77,29 @@ def run_tests(bed: Bed, patched: Path, arguments: Sequence[str], junit: Path, re
     return read_junit(junit)
 
 
-def break_jobs(bed: Bed, pristine: Path, patched: Path, arguments: Sequence[str], report: Report) -> bool:
-    """Run the fault matrix under Wine.
+def run_on_forks(
+    bed: Bed, module: str, pristine: Path, patched: Path, arguments: Sequence[str], report: Report
+) -> bool:
+    """Run the fault matrix or the benchmarks under Wine.
 
     Args:
         bed: The test bed.
+        module: ``"faults"`` or ``"benchmarks"``.
         pristine: The fork of the pristine release.
         patched: The fork with the patches.
-        arguments: Other arguments for ``python -m faults``.
+        arguments: Other arguments for the module.
         report: Is called with each line of its output.
 
     Returns:
-        Whether all cells on the patched fork were as they must be.
+        Whether it ended with exit status 0.
 
     """
     env = _environment(bed, patched, PYTHONIOENCODING="utf-8", PYTHONUNBUFFERED="1")
     compile_python(pristine / "src", for_good=False)
-    forks = [windows_path(pristine), windows_path(patched)]
+    command = [str(bed.python), "-m", module, windows_path(pristine), windows_path(patched), *arguments]
     with bed.wine.running():
         try:
-            bed.wine.run(
-                [str(bed.python), "-m", "faults", *forks, *arguments], _TESTS_LIMIT, env=env, cwd=ROOT, show=report
-            )
+            bed.wine.run(command, _TESTS_LIMIT, env=env, cwd=ROOT, show=report)
         except CommandError:
             return False
     return True
